@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -11,6 +11,70 @@ from silos.dataset import SPLITS, natural_sort_key
 from silos.schema import is_table
 from silos.storage.manifest import ClientEntry, Manifest
 from silos.storage.partition_store import open_client
+
+Shares = dict[str, float]
+"""The share of rows by class; empty for a regression."""
+
+
+class TargetMoments(TypedDict):
+    """The mean and the standard deviation of a client's targets."""
+
+    mean: float
+    standard_deviation: float
+
+
+class ClientOverview(TypedDict):
+    """A client's rows by split, and statistics over all its splits, with pixels scaled to [0, 1]."""
+
+    name: str
+    domain: str
+    role: str
+    rows: dict[str, int]
+    label_shares: Shares
+    target: TargetMoments | None
+    """Null unless the task is a regression."""
+    mean: float
+    standard_deviation: float
+
+
+class DomainOverview(TypedDict):
+    """All clients of a domain and their rows by split; label shares and the mean target are of the opened clients."""
+
+    domain: str
+    clients: int
+    rows: dict[str, int]
+    label_shares: Shares
+    target: float | None
+    """Null unless the task is a regression, and without an opened client."""
+
+
+class SizeRange(TypedDict):
+    """The numbers of rows of a client in a split."""
+
+    least: int
+    median: float
+    most: int
+
+
+class Overview(TypedDict):
+    """Clients and how they differ; `overview` explains what each number covers."""
+
+    name: str
+    count: int
+    mixed_units: bool
+    rows: dict[str, int]
+    sizes: dict[str, SizeRange]
+    laws: list[DomainOverview]
+    common: dict[str, int]
+    left_out: int
+    classes: list[str]
+    shape: list[int]
+    clients: list[ClientOverview]
+    label_shares: Shares
+    label_spread: float | None
+    feature_spread: float | None
+    target_spread: float | None
+
 
 MAX_OPENED = 1_000  # clients that are opened at most
 _LAWS = 30  # domains that are listed at most
@@ -22,7 +86,7 @@ def opened_clients(manifest: Manifest) -> list[ClientEntry]:
     return [manifest.clients[int(index)] for index in np.linspace(0, count - 1, min(count, MAX_OPENED)).round()]
 
 
-def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
+def overview(manifest: Manifest, folder: Path) -> Overview:
     """Summarise the clients and how they differ, ready for JSON.
 
     `count`, `rows`, `sizes` (the least, the median and the largest number of rows of a client, by split) and the counts
@@ -78,12 +142,12 @@ def overview(manifest: Manifest, folder: Path) -> dict[str, Any]:
     }
 
 
-def client_overview(manifest: Manifest, folder: Path, entry: ClientEntry) -> dict[str, Any]:
+def client_overview(manifest: Manifest, folder: Path, entry: ClientEntry) -> ClientOverview:
     """Open one client, and return its entry in an overview."""
     return _client_overview(manifest, entry, *_load(manifest, folder, entry))
 
 
-def _client_overview(manifest: Manifest, entry: ClientEntry, x: np.ndarray, y: np.ndarray) -> dict[str, Any]:
+def _client_overview(manifest: Manifest, entry: ClientEntry, x: np.ndarray, y: np.ndarray) -> ClientOverview:
     return {
         "name": entry.name,
         "domain": entry.domain,
@@ -96,15 +160,15 @@ def _client_overview(manifest: Manifest, entry: ClientEntry, x: np.ndarray, y: n
     }
 
 
-def _size_range(counts: np.ndarray) -> dict[str, float]:
+def _size_range(counts: np.ndarray) -> SizeRange:
     return {"least": int(counts.min()), "median": float(np.median(counts)), "most": int(counts.max())}
 
 
 def _domain_statistics(
     manifest: Manifest, entries: Sequence[ClientEntry], shares: Sequence[np.ndarray], targets: Sequence[np.ndarray]
-) -> list[dict[str, Any]]:
+) -> list[DomainOverview]:
     """Count clients and rows of the first domains; average labels or targets over their opened clients."""
-    table, statistics = manifest.clients, []
+    table, statistics = manifest.clients, list[DomainOverview]()
     clients = np.bincount(table.domain, minlength=len(table.domains))
     for domain in sorted(table.domains, key=natural_sort_key)[:_LAWS]:
         code = table.domains.index(domain)

@@ -39,6 +39,7 @@ from flows.core.console import progress
 from flows.methods.base import Method, RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.orchestration.servers.prefect_server import PrefectServer
+from flows.project.project import Project
 from flows.training.trainer import play_method_round as play_round
 from models.gaussians import DEVIATION
 from models.networks.mlp import MLP
@@ -52,6 +53,7 @@ from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.privacy.silo_policy import make_store
 from silos.storage.partition_store import write
+from silos.versioning.dvc_files import record
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.mlflow_logging.connection import connect
 
@@ -339,6 +341,75 @@ def project(tmp_path: Path, write_params: Callable[[Path], dict[str, Any]]) -> P
     data = DataParams.model_validate(write_params(folder)["data"])
     write(folder / "data" / data.name, data, folder)
     return folder
+
+
+class World:
+    """A folder with params.yaml; `write` makes a version of data/ of these rows by client, all of them to train on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.raw = yaml.safe_load((Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8"))
+        folder.mkdir(exist_ok=True)
+        git(folder, "init", "-q")
+        (folder / ".gitignore").write_text("/data\n/runs/\n/private/\n/cache/\n*.npz\n")
+
+    def write(
+        self,
+        rows: Mapping[str, tuple[np.ndarray, np.ndarray]],
+        task: str = "classification",
+        features: Any = None,
+        test: float = 0.0,
+        **arrays: Any,
+    ) -> str:
+        """The version's revision in git; with `test`, this share of each client's rows is drawn for testing."""
+        client = np.repeat(list(rows), [len(y) for _, y in rows.values()])
+        x, y = (np.concatenate([own[at] for own in rows.values()]) for at in (0, 1))
+        x = x.astype(np.float32)
+        if not test:
+            arrays["split"] = np.repeat("train", len(y))
+        np.savez(self.folder / "own.npz", x=x, y=y, client=client, **arrays)
+        data: dict[str, Any] = {
+            "name": "own",
+            "seed": 0,
+            "source": {"kind": "npz", "path": "own.npz", "task": task}
+            | ({"unit": "patient"} if "patient" in arrays else {}),
+            "scheme": [{"kind": "column", "column": "client"}],
+            "split": {"validation": 0.0, "test": test},
+        }
+        self.raw["data"] = data | ({"features": features} if features else {})
+        if task == "regression":
+            self.raw["training"]["objective"] = {"kind": "squared_error"}
+            self.raw["comparison"]["methods"] = ["local_only", "fedavg"]
+        (self.folder / "params.yaml").write_text(yaml.safe_dump(self.raw, sort_keys=False), encoding="utf-8")
+        project = self.open()
+        if not (self.folder / "data").exists():
+            make_store(self.folder / "private" / "own")
+        write(self.folder / "data" / "own", project.params.data, self.folder)
+        record(self.folder)
+        git(self.folder, "add", "-A")
+        git(self.folder, "commit", "-qm", "a version", "--allow-empty")
+        return git(self.folder, "rev-parse", "--short", "HEAD").strip()
+
+    def open(self, *overrides: str) -> Project:
+        """As a command opens it now."""
+        return Project.open(overrides, self.folder)
+
+
+@pytest.fixture(scope="session")
+def world_at() -> type[World]:
+    """See `World`."""
+    return World
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Callable[[], World]:
+    """Makes worlds."""
+    return lambda: World(tmp_path / "project")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=n", "-c", "user.email=n@localhost"]
+    return subprocess.run(["git", *identity, *arguments], cwd=folder, capture_output=True, text=True, check=True).stdout
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ from silos.errors import UserError
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
     from flows.project.project import Project
+    from tasks.tracking.result_types.data_results import ShownOverview
+    from tasks.tracking.result_types.diagnosis_result import DiagnosisResult
 
 _MAX_CLIENTS = 15  # that `show` lists
 
@@ -31,7 +33,7 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
         session.print_result(overview_with_figure(project), print_show)
 
 
-def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
+def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
     """Print a row for each client, or for each domain and some clients if there are very many; then the spreads."""
     from models.metrics.base_metrics import format_number
 
@@ -49,7 +51,7 @@ def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
             client["domain"] or "",
             *(str(rows[split]) for split in SPLITS),
             *(
-                [format_number(value, 4) for value in target.values()]
+                [format_number(value, 4) for value in (target["mean"], target["standard_deviation"])]
                 if target
                 else [share_bars(client["label_shares"])]
             ),
@@ -81,7 +83,7 @@ def print_show(overview: dict[str, Any], console: "PlainConsole") -> None:
     console.print("next            siloflow diagnose, or siloflow compare", soft_wrap=True)
 
 
-def _print_domains(overview: dict[str, Any], console: "PlainConsole") -> None:
+def _print_domains(overview: "ShownOverview", console: "PlainConsole") -> None:
     """Print a row for each domain, and how many rows clients have."""
     from models.metrics.base_metrics import format_number
 
@@ -138,9 +140,10 @@ def diagnose(
         project = session.open_project(overrides, check, lock_data_for="diagnose")
         from flows.diagnose import diagnose as diagnose_flow  # while the server starts
 
-        diagnosis = session.run_flow(diagnose_flow, project, against=against)
-        new_rows = diagnosis.get("new_rows", {"silos": []})["silos"]
-        has_changed = any(record["types"] for record in (*diagnosis["pairs"], *new_rows))
+        diagnosis: DiagnosisResult = session.run_flow(diagnose_flow, project, against=against)
+        has_changed = any(record["types"] for record in diagnosis["pairs"])
+        if "against" in diagnosis:
+            has_changed |= any(record["types"] for record in diagnosis["new_rows"]["silos"])
         session.print_result(diagnosis, print_diagnose, failed=exit_code and has_changed)
 
 
@@ -152,18 +155,22 @@ def _check_version(project: "Project", revision: str) -> None:
         pass
 
 
-def print_diagnose(diagnosis: dict[str, Any], console: "PlainConsole") -> None:
+def print_diagnose(diagnosis: "DiagnosisResult", console: "PlainConsole") -> None:
     """Print what differs, what was not compared, what to do, and where to look; `since` is an earlier data version."""
     from rich.padding import Padding
 
-    since = diagnosis.get("since")
-    for title, key in (("What differs", "sentences"), ("Limits", "notes"), ("What to do", "next")):
-        if diagnosis[key]:
+    since = f", since {diagnosis['since']}" if "since" in diagnosis else ""
+    for title, lines in (
+        ("What differs", diagnosis["sentences"]),
+        ("Limits", diagnosis["notes"]),
+        ("What to do", diagnosis["next"]),
+    ):
+        if lines:
             console.print(title, style="bold")
-            for line in diagnosis[key]:
+            for line in lines:
                 console.print(f"  {line}" if "`" in line else Padding(console.render_str(line), (0, 0, 0, 2)))
             console.print()
-    console.print(f"data version  {diagnosis['data_version']}" + (f", since {since}" if since else ""))
+    console.print(f"data version  {diagnosis['data_version']}{since}")
     console.print(
         f"sent          at most {diagnosis['bytes']['up_of_a_client']:,} bytes by each silo: counts and moments, no rows"
     )

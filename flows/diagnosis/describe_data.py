@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,11 +21,20 @@ from silos.storage.partition_store import open_client
 from silos.versioning import data_versions, dvc_files
 from silos.versioning import data_versions as changes
 from tasks.tracking.plots.silo_figure import Examples, draw_silos
+from tasks.tracking.result_types.data_results import (
+    LedgerRecord,
+    LedgersResult,
+    LoggedVersion,
+    RestoredVersion,
+    ShownOverview,
+    VersionDiff,
+    VersionLog,
+)
 
 CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 
 
-def overview_with_figure(project: Project) -> dict[str, Any]:
+def overview_with_figure(project: Project) -> ShownOverview:
     """Return the silos' overview with their version, and draw the figure that it names.
 
     Of very many clients only some are opened, which `opened` counts, and a few of these are listed.
@@ -38,7 +46,7 @@ def overview_with_figure(project: Project) -> dict[str, Any]:
     entries = data_overview.opened_clients(silos.manifest)
     names = [entry.name for entry in entries]
     silos.check(names)
-    overview = {**data_overview.overview(silos.manifest, folder), "data_version": silos.version}
+    overview = data_overview.overview(silos.manifest, folder)
     few = (
         slice(0, CLIENTS_SHOWN) if len(entries) == len(silos.clients) else slice(0, None, len(entries) // CLIENTS_SHOWN)
     )
@@ -48,7 +56,12 @@ def overview_with_figure(project: Project) -> dict[str, Any]:
     draw_silos(figure, overview, pictures)
     if len(entries) < len(silos.clients):
         overview["clients"] = overview["clients"][few]
-    return {**overview, "opened": len(entries), "figure": str(figure.relative_to(project.root))}
+    return {
+        **overview,
+        "data_version": silos.version,
+        "opened": len(entries),
+        "figure": str(figure.relative_to(project.root)),
+    }
 
 
 def examples(manifest: Manifest, folder: Path, clients: Sequence[ClientEntry]) -> Examples:
@@ -66,9 +79,9 @@ def examples(manifest: Manifest, folder: Path, clients: Sequence[ClientEntry]) -
     return rows if any(image is not None for images in rows.values() for image in images) else {}
 
 
-def log(root: Path) -> dict[str, Any]:
+def log(root: Path) -> VersionLog:
     """Return every version that git knows, newest first, and the one that data.dvc records now."""
-    versions = [
+    versions: list[LoggedVersion] = [
         {
             "revision": v.revision,
             "date": v.date,
@@ -81,7 +94,7 @@ def log(root: Path) -> dict[str, Any]:
     return {"now": dvc_files.recorded_version(root), "versions": versions}
 
 
-def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
+def diff(root: Path, revision: str, to: str | None) -> VersionDiff:
     """Return what changed from `revision` to `to`, or to what data.dvc records now."""
     before = data_versions.find_digest(root, revision)
     after = data_versions.find_digest(root, to) if to else dvc_files.recorded_version(root)
@@ -90,7 +103,7 @@ def diff(root: Path, revision: str, to: str | None) -> dict[str, Any]:
     return {"before": before, "after": after, **changes.diff(root, before, after)}
 
 
-def use(root: Path, revision: str) -> dict[str, Any]:
+def use(root: Path, revision: str) -> RestoredVersion:
     """Restore a version of data/, and return what params.yaml must say for a run on it.
 
     Returns:
@@ -106,7 +119,7 @@ def use(root: Path, revision: str) -> dict[str, Any]:
     return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
 
 
-def ledgers(project: Project, new: bool) -> dict[str, Any]:
+def ledgers(project: Project, new: bool) -> LedgersResult:
     """Return what each silo reported and may report; `new` first makes the store and ledgers that are missing.
 
     Raises:
@@ -124,7 +137,7 @@ def ledgers(project: Project, new: bool) -> dict[str, Any]:
     }
 
 
-def _reported(ledger: Ledger) -> dict[str, Any]:
+def _reported(ledger: Ledger) -> LedgerRecord:
     policy, missing = ledger.policy, ledger.is_missing()
     entries = [] if missing else ledger.entries()
     return {
@@ -133,7 +146,13 @@ def _reported(ledger: Ledger) -> dict[str, Any]:
         "exact": sum(not entry.rho for entry in entries),
         "noisy": sum(entry.rho > 0 for entry in entries),
         "spent": epsilon(math.fsum(entry.rho for entry in entries), policy.delta),
-        **policy.model_dump(),
+        "budget": policy.budget,
+        "delta": policy.delta,
+        "least_rows": policy.least_rows,
+        "bins": policy.bins,
+        "without_noise": policy.without_noise,
+        "other_bins": policy.other_bins,
+        "other_silos": policy.other_silos,
     }
 
 

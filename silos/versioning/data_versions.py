@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Literal, TypedDict
 
 import numpy as np
 
-from silos.data_overview import client_overview
+from silos.data_overview import Shares, client_overview
 from silos.dataset import SPLITS
 from silos.errors import UserError, some
 from silos.io.atomic_io import restore_moved, write_bytes
@@ -231,7 +231,55 @@ def _git(root: Path, *arguments: str, check: bool = True) -> str:
 LISTED, FEW = 1_000, 20  # changed clients that are all described; number described if there are more
 
 
-def diff(root: Path, before: str, after: str) -> dict[str, list[dict[str, Any]]]:
+ChangeOfClient = Literal["added", "removed", "changed"]
+
+
+class PartitionCounts(TypedDict):
+    """The number of clients, and all rows by split."""
+
+    clients: int
+    rows: dict[str, int]
+
+
+class PartitionChange(TypedDict):
+    """The clients of a partition by how they changed, and its counts before and after."""
+
+    name: str
+    added: int
+    removed: int
+    changed: int
+    before: PartitionCounts
+    after: PartitionCounts
+
+
+class ClientSide(TypedDict):
+    """A client in one version."""
+
+    domain: str
+    rows: dict[str, int]
+    label_shares: Shares
+    mean: float
+
+
+class ClientChange(TypedDict):
+    """A client that differs between two versions; `before` or `after` is null if it is not there."""
+
+    name: str
+    """The partition."""
+    client: str
+    change: ChangeOfClient
+    before: ClientSide | None
+    after: ClientSide | None
+
+
+class VersionChanges(TypedDict):
+    """What differs between two versions of data/: the first clients, and counts of all."""
+
+    silos: list[ClientChange]
+    partitions: list[PartitionChange]
+
+
+def diff(root: Path, before: str, after: str) -> VersionChanges:
     """Compare two versions of data/, ready for JSON.
 
     `silos` has a record for every client that differs, or for the first FEW of more than LISTED: name of the partition,
@@ -240,17 +288,31 @@ def diff(root: Path, before: str, after: str) -> dict[str, list[dict[str, Any]]]
     """
     old, new = version_files(root, before), version_files(root, after)
     names = sorted({path.split("/", 1)[0] for path in {*old, *new} if old.get(path) != new.get(path)})
-    result: dict[str, list[dict[str, Any]]] = {"silos": [], "partitions": []}
+    result: VersionChanges = {"silos": [], "partitions": []}
     for name in names:
         with _open_partition(root, name, old, before) as older, _open_partition(root, name, new, after) as newer:
             changes = _changes(older.table, newer.table)
-            counts = {
-                kind: sum(change == kind for change in changes.values()) for kind in ("added", "removed", "changed")
-            }
-            result["partitions"].append({"name": name, **counts, "before": older.counts(), "after": newer.counts()})
+            kinds = [*changes.values()]
+            result["partitions"].append(
+                {
+                    "name": name,
+                    "added": kinds.count("added"),
+                    "removed": kinds.count("removed"),
+                    "changed": kinds.count("changed"),
+                    "before": older.counts(),
+                    "after": newer.counts(),
+                }
+            )
             for client in sorted(changes)[: len(changes) if len(changes) <= LISTED else FEW]:
-                summary = {"name": name, "client": client, "change": changes[client]}
-                result["silos"].append({**summary, "before": older.describe(client), "after": newer.describe(client)})
+                result["silos"].append(
+                    {
+                        "name": name,
+                        "client": client,
+                        "change": changes[client],
+                        "before": older.describe(client),
+                        "after": newer.describe(client),
+                    }
+                )
     return result
 
 
@@ -262,7 +324,7 @@ def changed_silos(root: Path, name: str, before: str, after: str) -> dict[str, s
     """
     old, new = version_files(root, before), version_files(root, after)
     with _open_partition(root, name, old, before) as older, _open_partition(root, name, new, after) as newer:
-        changes = _changes(older.table, newer.table)
+        changes: dict[str, str] = {**_changes(older.table, newer.table)}
         if not (older.fills_in_means() and newer.fills_in_means()):
             return changes
         return {
@@ -272,7 +334,7 @@ def changed_silos(root: Path, name: str, before: str, after: str) -> dict[str, s
         }
 
 
-def _changes(older: ClientTable, newer: ClientTable) -> dict[str, str]:
+def _changes(older: ClientTable, newer: ClientTable) -> dict[str, ChangeOfClient]:
     """Return how each differing client changed, by comparing the digests of rows, without opening rows."""
     same = older.names == newer.names
     matches = (
@@ -297,17 +359,22 @@ class _VersionPartition:
         self._manifest = read_manifest(folder, version) if (folder / MANIFEST).exists() else None
         self.table = self._manifest.clients if self._manifest else empty_table()
 
-    def counts(self) -> dict[str, Any]:
+    def counts(self) -> PartitionCounts:
         """Count clients, and rows by split."""
         rows = self.table.rows.sum(axis=0, dtype=int).tolist()
         return {"clients": len(self.table), "rows": dict(zip(SPLITS, rows, strict=True))}
 
-    def describe(self, client: str) -> dict[str, Any] | None:
+    def describe(self, client: str) -> ClientSide | None:
         """Return rows, domain and label shares of a client; None if it is not there."""
         if client not in self.table.indices or self._manifest is None:
             return None
         statistics = client_overview(self._manifest, self._folder, self._manifest.client(client))
-        return {key: statistics[key] for key in ("domain", "rows", "label_shares", "mean")}
+        return {
+            "domain": statistics["domain"],
+            "rows": statistics["rows"],
+            "label_shares": statistics["label_shares"],
+            "mean": statistics["mean"],
+        }
 
     def fills_in_means(self) -> bool:
         """Return whether a mean replaces missing values of some feature."""

@@ -1,9 +1,9 @@
 """Draw the figures of a diagnosis: all pairs, the features that differ, and details of the worst pairs."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -19,12 +19,20 @@ from tasks.tracking.plots.style import (
     set_legend,
     set_title,
 )
+from tasks.tracking.result_types.diagnosis_records import RankedFeature
+from tasks.tracking.result_types.diagnosis_result import PairMatrices
 
-_DIFFERENCES = {
+if TYPE_CHECKING:  # matplotlib takes long to import
+    from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
+    from matplotlib.patches import StepPatch
+
+_Matrix = Literal["means", "shares", "feature", "label", "concept"]
+_DIFFERENCES: dict[_Matrix, tuple[str, float | None, float]] = {
     "means": ("Largest difference of a mean,\nstandard deviations", None, 1.0),
     "shares": ("Largest difference of a label share,\npoints", None, 100.0),
 }
-_PUBLISHED = {
+_PUBLISHED: dict[_Matrix, tuple[str, float | None, float]] = {
     "feature": ("Inputs: D(X)", math.sqrt(2), 1.0),
     "label": ("Labels: D(Y)", 2.0, 1.0),
     "concept": ("Rules: D(Y | X)", 2.0, 1.0),
@@ -49,7 +57,7 @@ _LETTERS = 24  # of a name in a panel
 _PANEL_LETTERS = 40  # the width of a panel
 
 
-def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int], published: bool = False) -> None:
+def draw_pairs(path: Path, matrices: PairMatrices, sizes: Sequence[int], published: bool = False) -> None:
     """Draw the verdict of every pair of silos, and by how much they differ; lines separate groups of these sizes.
 
     published: Also draw the distances of the published rule.
@@ -76,7 +84,7 @@ def draw_pairs(path: Path, matrices: Mapping[str, Any], sizes: Sequence[int], pu
     style.write_figure(figure, path, crop=True)  # rows of square panels do not fill it
 
 
-def draw_ranking(path: Path, ranking: Sequence[Mapping[str, Any]]) -> None:
+def draw_ranking(path: Path, ranking: Sequence[RankedFeature]) -> None:
     """Draw the features by the mean of their effect over the pairs that differ; a dot is the largest."""
     shown = ranking[:_RANKED]
     figure, axes = new_figure(8, 1.4 + 0.27 * len(shown), 1)
@@ -143,7 +151,7 @@ def _clearest_label(close_ups: Sequence[PairDetails]) -> int | None:
     return int(np.where(shown == shown.max(), rows, np.inf).argmin())
 
 
-def _draw_verdicts(panel: Any, matrices: Mapping[str, Any], is_complete: bool) -> None:
+def _draw_verdicts(panel: "Axes", matrices: PairMatrices, is_complete: bool) -> None:
     """Draw the verdict of every pair; the legend explains grey unless `is_complete`: all distances are finite."""
     from matplotlib.colors import ListedColormap
     from matplotlib.patches import Patch
@@ -159,7 +167,7 @@ def _draw_verdicts(panel: Any, matrices: Mapping[str, Any], is_complete: bool) -
     set_title(panel, "Verdict: what differs")
 
 
-def _name_silos(panel: Any, names: Sequence[str], sizes: Sequence[int]) -> None:
+def _name_silos(panel: "Axes", names: Sequence[str], sizes: Sequence[int]) -> None:
     panel.grid(visible=False)
     for end in np.cumsum(sizes)[:-1].tolist():
         panel.axhline(end - 0.5, color=GREY, linewidth=0.6)
@@ -172,10 +180,10 @@ def _name_silos(panel: Any, names: Sequence[str], sizes: Sequence[int]) -> None:
     panel.set_yticks(range(len(names)), short, fontsize=8)
 
 
-def _draw_density(panel: Any, details: PairDetails, names: Sequence[str]) -> None:
+def _draw_density(panel: "Axes", details: PairDetails, names: Sequence[str]) -> None:
     rows = details.counts.sum(-1)
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)
-    marks = []
+    marks: list[StepPatch | BarContainer] = []
     for side in range(2):
         if details.ends is not None:
             density = shares[side] / np.diff(details.ends)
@@ -188,7 +196,7 @@ def _draw_density(panel: Any, details: PairDetails, names: Sequence[str]) -> Non
 
 
 def _draw_posterior(
-    panel: Any, details: PairDetails, label: int | None, classes: Sequence[str], names: Sequence[str]
+    panel: "Axes", details: PairDetails, label: int | None, classes: Sequence[str], names: Sequence[str]
 ) -> None:
     """Draw how often a label occurs in bins with ten or more rows of a silo; a silo without such a bin is named."""
     if label is None or not details.shown[label]:
@@ -206,11 +214,10 @@ def _draw_posterior(
         if not np.isfinite(share).any():
             too_few.append(name)
             continue
-        options = {"color": SIDES[index], "linewidth": 2}
         if ends is not None:
-            panel.stairs(share, ends, baseline=None, **options)
+            panel.stairs(share, ends, baseline=None, color=SIDES[index], linewidth=2)
         else:
-            panel.plot(range(len(details.values)), share, marker="o", **options)
+            panel.plot(range(len(details.values)), share, marker="o", color=SIDES[index], linewidth=2)
         largest = max(largest, float(np.nanmax(share)))
     if too_few:
         text = f"{', '.join(too_few)}: fewer than {_LEAST} rows at each value"
@@ -236,7 +243,7 @@ def _merge_to_least_rows(counts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarr
     return np.add.reduceat(counts, starts, axis=0), ends[[*starts, len(ends) - 1]]
 
 
-def _draw_labels(panel: Any, details: PairDetails, classes: Sequence[str], names: Sequence[str]) -> None:
+def _draw_labels(panel: "Axes", details: PairDetails, classes: Sequence[str], names: Sequence[str]) -> None:
     rows = details.counts.sum(1)
     rows = rows if rows[:, -1].any() else rows[:, :-1]
     shares = rows / np.maximum(rows.sum(-1, keepdims=True), 1)
