@@ -15,6 +15,7 @@ from tasks.tracking.metric_names import legible
 
 if TYPE_CHECKING:  # matplotlib takes long to import
     from matplotlib.artist import Artist
+    from matplotlib.container import BarContainer
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
@@ -103,9 +104,9 @@ def set_title(ax: "Axes", text: str) -> None:
     ax.set_title(text, loc="left", fontsize=11)
 
 
-def set_legend(ax: "Axes", marks: "Sequence[Artist]", names: Sequence[str], **options: Any) -> None:
+def set_legend(ax: "Axes", marks: "Sequence[Artist | BarContainer]", names: Sequence[str], **options: Any) -> None:
     """Set a legend that includes names that begin with _, which matplotlib leaves out by itself."""
-    ax.legend(marks, drawable_names(names), frameon=False, **options)
+    ax.legend([*marks], drawable_names(names), frameon=False, **options)
 
 
 def drawable_names(names: Sequence[str]) -> list[str]:
