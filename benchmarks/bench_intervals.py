@@ -16,7 +16,7 @@ import numpy as np
 from flows.experiments.advice.advice_text import NAMES, decide
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.proof import Proof, pair_differences
-from flows.experiments.comparison.client_gains import ALONE, Measured, gain_sentences, gains_of_methods
+from flows.experiments.comparison.client_gains import ALONE, LEVEL, Measured, gain_sentences, gains_of_methods
 from flows.training.paired_runs import MeasuredPair, paired_records
 from models.metrics.paired_difference import (
     ACCURACY,
@@ -27,6 +27,7 @@ from models.metrics.paired_difference import (
     difference_over_silos,
     holm_intervals,
 )
+from tasks.tracking.result_types.comparison_result import ComparisonConclusions, MethodGains
 
 TIMES = 600  # simulated comparisons of each setting
 ADVICES = 300  # simulated comparisons whose sentences are read
@@ -319,7 +320,17 @@ def _advice(
     """Return what the sentences of an advice claim, what it advises, and the differences of its proof."""
     differences = pair_differences(choice, methods, lambda a, b: strata[a, b], ACCURACY)
     gains = _gains([m for m in methods if m != ALONE], strata)
-    advice = decide(ACCURACY, choice, {}, Proof(differences), {"table": [], "gains": {"methods": gains}})
+    comparison: ComparisonConclusions = {
+        "table": [],
+        "baseline": None,
+        "paired": [],
+        "over": {"draws": "rows", "silos": len(next(iter(strata.values()))), "partitions": 1},
+        "not_published_for": [],
+        "clients": [],
+        "gains": {"against": ALONE, "level": LEVEL, "methods": gains, "sentences": []},
+        "ensembles": [],
+    }
+    advice = decide(ACCURACY, choice, {}, Proof(differences), comparison)
     supported = {(a, b) if d.mean > 0 else (b, a) for (a, b), d in differences.items() if d.distinguishable}
     return _Read(claims_of(advice["lines"], advice["advised"]), supported, truths), advice["advised"], differences
 
@@ -338,7 +349,7 @@ def _comparison(strata: Mapping[tuple[str, str], Sequence[Stratum]], seeds: int,
     return _Read(claims_of([*(r["sentence"] for r in records), *sentences]), supported, truths)
 
 
-def _gains(methods: Sequence[str], strata: Mapping[tuple[str, str], Sequence[Stratum]]) -> dict[str, dict[str, Any]]:
+def _gains(methods: Sequence[str], strata: Mapping[tuple[str, str], Sequence[Stratum]]) -> dict[str, MethodGains]:
     of_clients = {m: {f"c{number:02d}": stratum for number, stratum in enumerate(strata[m, ALONE])} for m in methods}
     return gains_of_methods({m: Measured(of_method, ({}, {})) for m, of_method in of_clients.items()}, ACCURACY)
 

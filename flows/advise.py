@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, NamedTuple
 
 from pydantic import WithJsonSchema
 
@@ -64,6 +65,10 @@ from tasks.execution.task_runner import PlainRunner, PrefectRunner, Runner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.result_types.advice_result import Advice, AdviceDiagnosis, RaceRecord
+from tasks.tracking.result_types.comparison_result import FailedRun
+from tasks.tracking.result_types.run_files import ExperimentRecord, ValidationRecord
+from tasks.tracking.result_types.run_result import RunResult
 
 RACE = "race.json"
 ADVICE = "advice.json"
@@ -84,7 +89,7 @@ def advise(
     project: Project = from_overrides(),
     resume: bool = False,
     name: Text = "",
-) -> dict[str, Any]:
+) -> Advice:
     """Race methods and settings on the silos, prove the winner on fresh seeds, and return the advice as plain JSON.
 
     Args:
@@ -104,7 +109,7 @@ def advise(
         folder = folder_name(project, minutes or project.params.advise.minutes, methods, resume, name or "")
         with project.working(folder), exclusive_lock(project.store.runs / folder):
             begun = experiment(project, folder)
-            last = read_json(project.store.runs / folder / RACE) or begun
+            last: RaceRecord | ExperimentRecord = read_json(project.store.runs / folder / RACE) or begun
             return _advise(project, folder, 60 * (minutes or last["minutes"]), methods or begun["methods"])
 
 
@@ -170,9 +175,9 @@ def _settings_digest(project: Project) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) -> dict[str, Any]:
+def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) -> Advice:
     folder = project.store.runs / name
-    finished: dict[str, Any] | None = read_json(folder / ADVICE)
+    finished: Advice | None = read_json(folder / ADVICE)
     if finished is not None:
         return finished
     flow_run = prefect_artifacts.name_flow_run(f"advise on {project.params.data.name}, {name}")
@@ -183,8 +188,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         if not (folder / RACE).is_file():
             _time_rounds(project, processes, seed, budget)
         diagnosis = _diagnosis(project, PrefectRunner(workers))
-        align, gains = diagnosis.pop("align"), diagnosis.pop("gains")
-        race = _race(project, processes, seed, began, budget, methods, align, gains)
+        race = _race(project, processes, seed, began, budget, methods, diagnosis.align, diagnosis.gains)
         ranking = race.ranking()
         if not ranking:
             raise UserError(
@@ -212,7 +216,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
             progress.current().say(
                 f"{SHARED} is also trained without {some(losers, 3)}, which {lose} by it on validation rows"
             )
-        failed: list[dict[str, Any]] = []
+        failed: list[FailedRun] = []
         apart = _trials_without(projects[SHARED], losers, seeds) if excludes else []
         results, outcomes_apart = run_all(processes, plan, projects, {}, 0, failed, apart)
     without = [outcome for outcome in outcomes_apart if not isinstance(outcome, str)]
@@ -224,13 +228,13 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     comparable = without if is_measured and whole == seeds else []
     smaller = [outcomes_of_run(project, project.root / result["folder"]) for result in comparable]
     proof = measure(project, choice.method, outcomes, losers, smaller) if whole else Proof({})
-    advice = {
+    advice: Advice = {
         "experiment": name,
         "data_version": project.silos.version,
         **metric_record(project.quantity),
         "minutes": budget / 60,
         "seconds": race.before + race.seconds + time.perf_counter() - proof_began,
-        "diagnosis": diagnosis,
+        "diagnosis": diagnosis.about,
         "race": race.as_json(),
         "race_seed": seed,
         "proved": [{"method": m, "settings": list(lines)} for m, lines in settings.items()],
@@ -243,6 +247,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
             project.params.clients.leave,
             {method: _cost(projects[method], [results[method, s] for s in whole]) for method in methods if whole},
         ),
+        "comparison": comparison,
     }
     if losers and not is_measured:
         why = "since a run of it failed" if excludes else "for lack of time; start again with more --minutes"
@@ -258,14 +263,14 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     return advice
 
 
-def keep_advice(folder: Path, advice: Mapping[str, Any]) -> None:
+def keep_advice(folder: Path, advice: Advice) -> None:
     """Write the advice, which --resume then returns; IncompleteError if a run of its proof failed: it is proved again."""
     if advice["comparison"]["failed"]:
         raise IncompleteError(f"the proof of {folder.name} is {not_complete(advice['comparison'])}", dict(advice))
     write_json(folder / ADVICE, advice)
 
 
-def _cost(project: Project, runs: Sequence[Mapping[str, Any]]) -> Cost:
+def _cost(project: Project, runs: Sequence[RunResult]) -> Cost:
     """Return what a run of a method costs, from the results of its runs, one a seed."""
     silos = len(project.silos.federated().clients)
     stores = [project.store.private(project.root / run["folder"]) for run in runs]
@@ -277,11 +282,18 @@ def _cost(project: Project, runs: Sequence[Mapping[str, Any]]) -> Cost:
     )
 
 
-def _diagnosis(project: Project, runner: Runner) -> dict[str, Any]:
+class _Diagnosis(NamedTuple):
+    """What advice takes from a diagnosis: the record of it, features to align, and each method's predicted gain."""
+
+    about: AdviceDiagnosis
+    align: Sequence[str] = ()
+    gains: Mapping[str, float] = MappingProxyType({})
+
+
+def _diagnosis(project: Project, runner: Runner) -> _Diagnosis:
     """Return what advice needs of the newest diagnosis of these data; diagnose if there is none.
 
-    These are its first `sentences`, what to `align`, each method's predicted `gains`, and the `nearest` cell of the
-    evidence. If the silos refuse, the only sentence is the reason, and nothing is predicted.
+    If the silos refuse, the only sentence is the reason, and nothing is predicted.
     """
     newest = newest_diagnosis(project, project.silos.version)
     if newest is not None:
@@ -292,17 +304,15 @@ def _diagnosis(project: Project, runner: Runner) -> dict[str, Any]:
             report = save_report(project, *run_diagnosis(project, runner))
         except UserError as error:
             refused = f"How the silos differ is not known: {error}"
-            return {"folder": None, "sentences": [refused], "align": [], "gains": {}, "nearest": None}
+            return _Diagnosis({"folder": None, "sentences": [refused], "nearest": None})
     rows = list(project.scored.federated().rows("train").values())
     gains, nearest = predicted_gains(load_evidence(), situation_of(report, rows))
-    align = features_to_align(report)
-    return {
+    about: AdviceDiagnosis = {
         "folder": report["folder"],
         "sentences": report["sentences"][:3],
-        "align": align,
-        "gains": gains,
         "nearest": nearest,
     }
+    return _Diagnosis(about, features_to_align(report), gains)
 
 
 def _race(
@@ -393,9 +403,10 @@ def _race(
 
 def _leg(folder: RunFolder, rounds: int, seconds: float, known: Leg | None, quantity: TaskMetrics) -> Leg:
     """Return the leg after a known one; its seconds include rounds that were trained before a stop."""
-    record, since = read_json(folder.validation), known.rounds if known else 0
+    record: ValidationRecord = read_json(folder.validation)
+    since = known.rounds if known else 0
     trained = sum(each["seconds"]["round"] for each in folder.rounds(record["round"]) if each["round"] > since)
-    return Leg(rounds, validation_score(record, quantity), max(seconds, trained))
+    return Leg(rounds, validation_score(record["metrics"], quantity), max(seconds, trained))
 
 
 def _losers(project: Project, name: str, proved: Mapping[str, Candidate], seed: int) -> list[str]:

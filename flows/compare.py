@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import product
-from typing import Any
 
 from flows.core.console import progress
 from flows.experiments.comparison import record_comparison
@@ -54,7 +53,7 @@ from flows.results.registry.register_candidates import register_candidates
 from flows.results.reports.comparison_report import write_comparison_report
 from flows.results.reports.html_report import FILE as REPORT
 from flows.results.reports.open_faults import open_faults
-from flows.results.run_history.comparison_cost import costs_of, read_cost_curves
+from flows.results.run_history.comparison_cost import costs_of, read_cost_curves, table_on_data
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
 from flows.training import fingerprint
@@ -71,6 +70,7 @@ from flows.training.paired_runs import (
 )
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.run_notes import merge_notes
+from models.metrics.base_metrics import metric_value
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError
 from silos.io.locks import write_lock
@@ -81,6 +81,15 @@ from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import check_server
 from tasks.tracking.plots.curve_figures import draw_comparison, draw_cost
 from tasks.tracking.result_tables import table_rows
+from tasks.tracking.result_types.comparison_result import (
+    ComparedBaseline,
+    ComparisonConclusions,
+    ComparisonResult,
+    Draws,
+    EnsembleScores,
+    FailedRun,
+    TunedSettings,
+)
 from tasks.tracking.result_types.run_files import ExperimentRecord
 from tasks.tracking.result_types.run_result import RunResult
 
@@ -98,7 +107,7 @@ def compare(
     resume: bool = False,
     name: Text = "",
     parallel: bool = False,
-) -> dict[str, Any]:
+) -> ComparisonResult:
     """Run every method with every seed; return the table, the figure and the paired comparisons as plain JSON.
 
     Whatever is not named is read from `comparison` in params.yaml; its `tune` first tries equally many settings of
@@ -189,7 +198,7 @@ def check_resume(project: Project, plan: Plan, name: str | None = None) -> None:
             fingerprint.check_resume(project, method, seed, name)
 
 
-def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
+def _run_comparison(project: Project, name: str, plan: Plan) -> ComparisonResult:
     """Run the comparison of this name to its end, and write its results."""
     title = f"{', '.join(plan.methods)} on {project.params.data.name}"
     suffix = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
@@ -201,12 +210,12 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> dict[str, Any]:
         if not plan.tune:
             say_plan(project, name, planned_runs(plan))
         drawn: list[Drawn] = []
-        failed: list[dict[str, Any]] = []
+        failed: list[FailedRun] = []
         for index, partition in enumerate(partitions):
             projects = {m: partition.with_overrides(chosen[m].settings if m in chosen else []) for m in plan.methods}
             results, _ = run_all(processes, plan, projects, {} if index else first, index, failed)
             drawn.append((projects, results))
-    tuning = [{**asdict(result), "seed": plan.seeds[0]} for result in chosen.values()]
+    tuning = [result.as_json(plan.seeds[0]) for result in chosen.values()]
     comparison = conclude(project, name, plan, drawn, failed, tuning, flow_run)
     if failed:
         raise IncompleteError(f"{name} is {not_complete(comparison)}", comparison)
@@ -218,11 +227,11 @@ def conclude(
     name: str,
     plan: Plan,
     drawn: Sequence[Drawn],
-    failed: list[dict[str, Any]],
-    tuning: Sequence[dict[str, Any]],
+    failed: list[FailedRun],
+    tuning: Sequence[TunedSettings],
     flow_run: str,
     raced: bool = False,
-) -> dict[str, Any]:
+) -> ComparisonResult:
     """Compare the runs, write the comparison, its figures and report, and log it to MLflow and Prefect.
 
     Args:
@@ -239,14 +248,18 @@ def conclude(
         _deliver_late(project, name, drawn)
         conclusions = _conclusions(project, plan, drawn, tuned=raced or bool(plan.tune))
     # curves and candidates are those of data/: a run on another partition may have trained on test rows of data/
-    results = drawn[0][1]
-    comparison = {
+    results, quantity = drawn[0][1], project.quantity
+    runs, folder = list(results.values()), project.store.runs / name
+    curves, cost_curves = _metric_curves(project, results), read_cost_curves(project, runs, quantity)
+    of_data = table_on_data(conclusions["table"], runs, len(drawn) > 1, quantity)
+    target = project.params.evaluation.stop_at
+    comparison: ComparisonResult = {
         "experiment": name,
         "data_version": project.silos.version,
-        **metric_record(project.quantity),
+        **metric_record(quantity),
         "open_faults": open_faults(project, project.silos.version),
         "tuning": list(tuning),
-        "runs": list(results.values()),
+        "runs": runs,
         "partitions": [
             {
                 "data_seed": partition.params.data.seed,
@@ -256,16 +269,13 @@ def conclude(
             for partition, on_partition in ((of[plan.reference], results) for of, results in drawn[1:])
         ],
         "failed": failed,
-        "notes": merge_notes(results.values()),
+        "notes": merge_notes(runs),
         **conclusions,
+        "figure": str((folder / "comparison.png").relative_to(project.root)),
+        "registry": register_candidates(project, runs),
+        "report": str((folder / REPORT).relative_to(project.root)),
+        "cost": costs_of(of_data, conclusions["baseline"], cost_curves, quantity, target),
     }
-    folder = project.store.runs / name
-    comparison["figure"] = str((folder / "comparison.png").relative_to(project.root))
-    comparison["registry"] = register_candidates(project, results.values())
-    comparison["report"] = str((folder / REPORT).relative_to(project.root))
-    curves, quantity = _metric_curves(project, results), project.quantity
-    cost_curves = read_cost_curves(project, comparison, quantity)
-    comparison["cost"] = costs_of(comparison, cost_curves, quantity, project.params.evaluation.stop_at)
     draw_comparison(folder / "comparison.png", comparison, curves, quantity)
     draw_cost(folder / "cost.png", cost_curves, comparison["cost"], quantity)
     write_comparison_report(project, plan, comparison, curves, cost_curves)
@@ -290,7 +300,7 @@ def run_all(
     projects: Mapping[str, Project],
     first: Mapping[str, Outcome],
     partition: int,
-    failed: list[dict[str, Any]],
+    failed: list[FailedRun],
     also: Sequence[Trial] = (),
 ) -> tuple[Results, list[Outcome]]:
     """Start seed by seed, so that an interrupted comparison has complete seeds; each run is a flow of its own in Prefect.
@@ -319,8 +329,10 @@ def run_all(
     for method, seed in cells:
         result = outcomes[method, seed]
         if isinstance(result, str):
-            where = {"partition": partition + 1} if partition else {}
-            failed.append({"method": method, "seed": seed, **where, "error": result})
+            failure: FailedRun = {"method": method, "seed": seed, "error": result}
+            if partition:
+                failure["partition"] = partition + 1
+            failed.append(failure)
         else:
             results[method, seed] = result
     return results, [ended[trial.name] for trial in also]
@@ -347,7 +359,7 @@ def _deliver_late(project: Project, name: str, drawn: Sequence[Drawn]) -> None:
             results[method, seed] = delivered
 
 
-def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bool) -> dict[str, Any]:
+def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bool) -> ComparisonConclusions:
     """Return the table's rows, the baseline, the paired differences from the reference, the clients and the ensembles.
 
     Table and differences are of all partitions, the rest is of data/, the first one.
@@ -358,10 +370,10 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bo
     over = project.params.comparison.over
     shared = shared_test_rows(project) if len(drawn) > 1 else 0.0
     table = table_rows([result for _, on_partition in drawn for result in on_partition.values()], quantity)
-    score = next((row[quantity.headline] for row in table if row["method"] == plan.reference), None)
+    score = next((metric_value(row, quantity.headline) for row in table if row["method"] == plan.reference), None)
     paired = paired_records(pairs, over, shared, quantity, smallest_that_matters(project, score))
     lacking = missing_for_publication(project, plan, paired)
-    draws = {
+    draws: Draws = {
         "draws": "partitions" if len(drawn) > 1 else over,
         "silos": sum(rows > 0 for rows in tested.rows("test").values()) or len(tested.clients),
         "partitions": len(drawn),
@@ -370,24 +382,27 @@ def _conclusions(project: Project, plan: Plan, drawn: Sequence[Drawn], tuned: bo
         draws["silos"] = min(len(pair.partitions[0]) for pair in pairs)
     clients = client_records(project.scored, results, quantity)
     if len(drawn) == 1:  # each partition has another worst client
-        table = [{**row, "worst_client": worst_client(clients, row["method"], quantity)} for row in table]
+        table = [{**row, "worst_client": worst_client(clients, str(row["method"]), quantity)} for row in table]
     gains = gains_over_training_alone(project, plan.methods, plan.reference, plan.seeds, results)
     baseline = _baseline_record(project, results, tuned)
     if len(drawn) > 1:
         gains = gains_in_data_alone(gains)
-        sentence = baseline and baseline["sentence"]
-        baseline = {**baseline, "sentence": f"In data/ alone, n{sentence[1:]}"} if baseline and sentence else baseline
-    return {
+        if baseline and baseline["sentence"]:
+            baseline["sentence"] = f"In data/ alone, n{baseline['sentence'][1:]}"
+    conclusions: ComparisonConclusions = {
         "table": table,
         "baseline": baseline,
         "paired": withhold_winners(paired) if lacking or has_too_few_silos(draws) else paired,
         "over": draws,
         "not_published_for": lacking,
         "clients": clients,
-        **class_records(project, results),
         "gains": gains,
         "ensembles": [e for method in plan.methods if (e := _ensemble(projects[method], method, plan, results))],
     }
+    classes = class_records(project, results)
+    if classes is not None:
+        conclusions["classes"] = classes
+    return conclusions
 
 
 def _measure(plan: Plan, method: str, drawn: Sequence[Drawn]) -> MeasuredPair | None:
@@ -407,7 +422,7 @@ def _measure(plan: Plan, method: str, drawn: Sequence[Drawn]) -> MeasuredPair | 
     return MeasuredPair(*pair, seeds, partitions) if partitions and all(partitions) else None
 
 
-def _baseline_record(project: Project, results: Results, tuned: bool) -> dict[str, Any] | None:
+def _baseline_record(project: Project, results: Results, tuned: bool) -> ComparedBaseline | None:
     """Return the constant baseline, and each method against it on its finished seeds; None without test rows."""
     runs: dict[str, list[Outcomes]] = {}
     for (method, _), result in results.items():
@@ -416,7 +431,7 @@ def _baseline_record(project: Project, results: Results, tuned: bool) -> dict[st
         return None if baseline is None else against_baseline(project, baseline, runs, tuned)
 
 
-def _ensemble(project: Project, method_name: str, plan: Plan, results: Results) -> dict[str, Any] | None:
+def _ensemble(project: Project, method_name: str, plan: Plan, results: Results) -> EnsembleScores | None:
     """Return accuracy and uncertainty of the mean prediction of a method's runs; None for one seed."""
     seeds = [seed for seed in plan.seeds if (method_name, seed) in results]
     members = [(project, s, RunFolder(project.root / results[method_name, s]["folder"])) for s in seeds]

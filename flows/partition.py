@@ -19,10 +19,11 @@ from silos.versioning import dvc_files, git_commands
 from silos.versioning.data_versions import partition_files
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.result_types.project_results import PartitionResult
 
 
 @project_flow(run_name="partition")
-def partition(project: Project = from_overrides()) -> dict[str, Any]:
+def partition(project: Project = from_overrides()) -> PartitionResult:
     """Write the folder of data/ that params.yaml describes, and update data.dvc; return what was written.
 
     Args:
@@ -32,7 +33,7 @@ def partition(project: Project = from_overrides()) -> dict[str, Any]:
     return make(project)
 
 
-def make(project: Project) -> dict[str, Any]:
+def make(project: Project) -> PartitionResult:
     """Do the work of the flow as a function; raises a UserError while a run works on data/."""
     data = project.params.data
     folder = project.root / "data" / data.name

@@ -1,12 +1,11 @@
 """Defines the flow `predict`: it sends a file of raw rows through the champion or the model of a run."""
 
-from typing import Any
-
 from flows.orchestration.flow_decorator import Text, Texts, from_overrides, project_flow
 from flows.orchestration.open_project import is_from_outside
 from flows.project.project import Project
 from flows.results.serving.predict_file import FOLDER, predict_file
 from silos.errors import UserError, shown
+from tasks.tracking.result_types.model_results import Predictions
 
 
 @project_flow(run_name="predict")
@@ -18,7 +17,7 @@ def predict(
     keep: Texts = (),
     skip_bad_rows: bool = False,
     project: Project = from_overrides(),
-) -> dict[str, Any]:
+) -> Predictions:
     """Predict the raw rows of a file, and write label, probabilities and entropy of each row.
 
     Args:

@@ -7,11 +7,11 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.core.console.process_control import Stopped
 from flows.core.console.safe_text import say
@@ -19,13 +19,22 @@ from flows.experiments.comparison.comparison_text import headline, sentences_aft
 from flows.orchestration.flow_decorator import IncompleteError
 from silos.errors import UserError
 from silos.io.locks import hold, is_locked
+from tasks.tracking.result_types.comparison_result import ComparisonResult
+
+if TYPE_CHECKING:  # the command that only plans imports no Prefect
+    from prefect import Flow
+    from prefect.client.schemas.objects import FlowRun, State
+    from prefect.client.schemas.schedules import CronSchedule
+
+Parameters = Mapping[str, list[str] | list[int]]
+"""Methods and seeds of each comparison."""
 
 FIELDS = 5  # minute, hour, day, month, weekday
 _ALIASES = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _GRACE = 3.0  # seconds for a comparison to end before it is killed
 
 
-def cron_schedule(cron: str) -> Any:
+def cron_schedule(cron: str) -> "CronSchedule":
     """Return Prefect's schedule in UTC; UserError if the text is not one, or matches no date."""
     from prefect._vendor.croniter import CroniterBadDateError, croniter
     from prefect.client.schemas.schedules import CronSchedule
@@ -48,7 +57,7 @@ def cron_schedule(cron: str) -> Any:
     return schedule
 
 
-def serve(root: Path, schedule: Any, api: str, parameters: dict[str, Any], overrides: list[str]) -> None:
+def serve(root: Path, schedule: "CronSchedule", api: str, parameters: Parameters, overrides: list[str]) -> None:
     """Run comparisons until a signal ends the schedule, which is raised as KeyboardInterrupt or Stopped.
 
     Comparisons run one at a time: a due comparison waits for the running one. Prefect's deployment exists only while
@@ -105,14 +114,14 @@ def _explain_api_failure() -> Iterator[None]:
         raise UserError(f"{failure_sentence(error)}. Then start the schedule again.") from error
 
 
-async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[str, Any]) -> int:
+async def _until_signal(flow: "Flow", name: str, schedule: "CronSchedule", parameters: Parameters) -> int:
     """Serve the flow; return the number of the signal that ended it."""
     from prefect.runner import Runner
 
     class Quiet(Runner):
         """Leaves SIGTERM to the event loop: Prefect's own handler waits for 30 s."""
 
-        def handle_sigterm(self, *args: Any, **kwargs: Any) -> None:
+        def handle_sigterm(self, *args: object, **kwargs: object) -> None:
             """Do nothing."""
 
     loop = asyncio.get_running_loop()
@@ -130,7 +139,7 @@ async def _until_signal(flow: Any, name: str, schedule: Any, parameters: dict[st
         flow,
         name=name,
         schedules=[schedule],
-        parameters=parameters,
+        parameters={**parameters},
         enforce_parameter_schema=False,  # the schema does not list plugin methods
     )
     serving = asyncio.create_task(runner.start())
@@ -193,15 +202,17 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _on_start(flow: Any, flow_run: Any, state: Any) -> None:
+def _on_start(flow: "Flow", flow_run: "FlowRun", state: "State") -> None:
     say(f"{_now()}  compare started")
 
 
-def _on_done(flow: Any, flow_run: Any, state: Any) -> None:
-    _say_comparison(state.result(raise_on_failure=False))
+def _on_done(flow: "Flow", flow_run: "FlowRun", state: "State") -> None:
+    comparison = state.result(raise_on_failure=False)
+    assert not isinstance(comparison, Exception), "the flow run is completed"
+    _say_comparison(comparison)
 
 
-def _say_comparison(comparison: dict[str, Any]) -> None:
+def _say_comparison(comparison: ComparisonResult) -> None:
     ended = "ended" if comparison["failed"] else "done"
     first = " ".join([*sentences_first(comparison), headline(comparison["paired"])])
     say(f"{_now()}  {comparison['experiment']} {ended}. {first}")
@@ -213,11 +224,11 @@ def _say_comparison(comparison: dict[str, Any]) -> None:
         say(f"  {failure['method']} seed {failure['seed']} failed: {failure['error']}")
 
 
-def _on_failure(flow: Any, flow_run: Any, state: Any) -> None:
+def _on_failure(flow: "Flow", flow_run: "FlowRun", state: "State") -> None:
     error = state.result(raise_on_failure=False)
     if isinstance(error, IncompleteError):
         _say_comparison(error.result)
-    elif "aborted" not in state.message:  # else a signal ended it, which the schedule reports
+    elif "aborted" not in (state.message or ""):  # else a signal ended it, which the schedule reports
         say(f"{_now()}  compare failed: {state.message}")
 
 

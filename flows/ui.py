@@ -27,9 +27,10 @@ def serve(mlflow_port: int, prefect_port: int | None) -> None:
     root, uri = project.root, project.store.tracking
     if services.is_up(root):
         addresses = {record["service"]: record["address"] for record in services.describe(root)["services"]}
-        if None in (addresses["mlflow"], addresses["prefect"]):
+        pages = (addresses["mlflow"], addresses["prefect"])
+        if pages[0] is None or pages[1] is None:
             raise UserError("ui: got services that are still starting. Try again in a few seconds.")
-        _say_pages(project, addresses["mlflow"], addresses["prefect"])
+        _say_pages(project, pages[0], pages[1])
         say("`siloflow up` serves both; `siloflow down` ends them.")
         return
     is_local = not is_server(uri)

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from typing import Annotated, Any, get_args
+from typing import Annotated, TypedDict, get_args
 from urllib.parse import quote
-from uuid import NAMESPACE_URL, uuid5
+from uuid import NAMESPACE_URL, UUID, uuid5
 
 from prefect.events import emit_event
 from pydantic import WithJsonSchema
@@ -29,7 +29,10 @@ from tasks.execution.prefect_failure import ignore_prefect_failure
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.mlflow_logging.model_registry import ModelVersion
+from tasks.tracking.result_types.comparison_result import FailedRun
+from tasks.tracking.result_types.diagnosis_records import Grades
 from tasks.tracking.result_types.diagnosis_result import VersionResult
+from tasks.tracking.result_types.registry_records import Decision, ShiftedSilo, WatchAnswer, WatchSaw
 
 SHIFTED = "siloflow.silo.shifted"
 """The event of a silo that shifted. Triggers may expect it, and `PROMOTED` of promotion_history.py."""
@@ -41,7 +44,7 @@ Preference = Annotated[str | None, WithJsonSchema(one_of("", *get_args(WatchPara
 @project_flow(run_name="watch")
 def watch(
     methods: MethodNames = (), grade: Grade = "", prefer: Preference = "", project: Project = from_overrides()
-) -> dict[str, Any]:
+) -> WatchAnswer:
     """Look for silos that changed since the champion was trained; if their shift is large enough, train and decide.
 
     Changed files of the source are partitioned first. What is not named is read from `watch` in params.yaml.
@@ -69,7 +72,7 @@ def watch(
         return answer
 
 
-def _decide(project: Project) -> dict[str, Any]:
+def _decide(project: Project) -> WatchAnswer:
     """Make the data again if their source changed, diagnose the silos, and train and promote where that is due."""
     champion = changed_silos.read_champion(project)
     _emit_promotions(project)
@@ -94,14 +97,14 @@ def _decide(project: Project) -> dict[str, Any]:
         shifted = shifted_silos(diagnosis, grade, changed)
         unchecked = unchecked_silos(diagnosis, changed)
         _emit_shifts(project, champion, shifted)
-        saw = {
+        saw: WatchSaw = {
             "seen": changed_silos.what_is_seen(project, champion),
             "since": champion.tags["data_version"],
             "changed": changed,
             "shifted": shifted,
             "unchecked": unchecked,
             "unseen": unseen_shifts(diagnosis),
-            "diagnosis": diagnosis and diagnosis["folder"],
+            "diagnosis": None if diagnosis is None else diagnosis["folder"],
             "comparison": None,
         }
         if not shifted:
@@ -117,7 +120,8 @@ def _diagnose(project: Project, champion: ModelVersion, changed: Mapping[str, st
     if all(changed.get(client) == "added" for client in project.silos.federated().clients):
         return None
     quiet = without_second_look(project)
-    report: VersionResult = diagnose.on(quiet, against=champion.tags["data_version"])
+    report = diagnose.on(quiet, against=champion.tags["data_version"])
+    assert "against" in report, "silos are compared with a version"
     return report
 
 
@@ -126,7 +130,7 @@ def without_second_look(project: Project) -> Project:
     return project.with_overrides(["diagnose.second_look=false"]) if project.params.diagnose.second_look else project
 
 
-def _challenge(project: Project, champion: ModelVersion, saw: dict[str, Any]) -> dict[str, Any]:
+def _challenge(project: Project, champion: ModelVersion, saw: WatchSaw) -> Decision:
     """Train on the present data, and promote the challenger if it is better than the champion; return the decision."""
     methods = methods_to_train(project, champion)
     name, is_begun = _comparison_name(project, champion, methods)
@@ -149,7 +153,7 @@ def methods_to_train(project: Project, champion: ModelVersion) -> list[str]:
     return project.params.watch.methods or [champion.tags["method"]]
 
 
-def why_no_challenger(name: str, failed: Sequence[Mapping[str, Any]]) -> tuple[str, bool]:
+def why_no_challenger(name: str, failed: Sequence[FailedRun]) -> tuple[str, bool]:
     """Return why a comparison has no challenger, and whether the reason may pass, as that of a run that failed."""
     errors = "; ".join(f"{run['method']} seed {run['seed']} failed: {run['error']}" for run in failed)
     return errors or f"{name} has no model that may replace it", bool(errors)
@@ -171,13 +175,38 @@ def _comparison_name(project: Project, champion: ModelVersion, methods: list[str
     return name, False
 
 
-def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[Mapping[str, Any]]) -> None:
+def _emit_shifts(project: Project, champion: ModelVersion, shifted: Sequence[ShiftedSilo]) -> None:
     """Emit an event of Prefect for each silo; a watch that continues after a kill emits it under the same id."""
     for silo in shifted:
-        emit_event(**shift_event(project, champion, silo))
+        shift = shift_event(project, champion, silo)
+        emit_event(shift["event"], shift["resource"], payload={**shift["payload"]}, id=shift["id"])
 
 
-def shift_event(project: Project, champion: ModelVersion, silo: Mapping[str, Any]) -> dict[str, Any]:
+class ShiftPayload(TypedDict):
+    """What the event of a shift says; `since` is the champion's data version."""
+
+    silo: str
+    kind: list[str]
+    grade: str | None
+    grades: Grades
+    features: list[str]
+    words: str
+    rows: str
+    since: str
+    data: str
+    data_version: str
+
+
+class ShiftEvent(TypedDict):
+    """The parameters of Prefect's `emit_event`."""
+
+    event: str
+    resource: dict[str, str]
+    payload: ShiftPayload
+    id: UUID
+
+
+def shift_event(project: Project, champion: ModelVersion, silo: ShiftedSilo) -> ShiftEvent:
     """Return the event of a silo that shifted since the champion's data version, as Prefect's `emit_event` takes it."""
     data, since, version = project.params.data.name, champion.tags["data_version"], project.silos.version
     resource = "siloflow." + quote(f"silo.{data}.{silo['client']}")
@@ -206,7 +235,7 @@ def _emit_promotions(project: Project) -> None:
         promotion_history.emit_queued(project.root)
 
 
-def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
+def _concluded(project: Project, decision: Decision) -> WatchAnswer:
     """Return the answer to a decision, after showing it on Prefect's page."""
     answer = answer_of(decision)
     _emit_promotions(project)
@@ -217,11 +246,12 @@ def _concluded(project: Project, decision: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def answer_of(decision: dict[str, Any]) -> dict[str, Any]:
+def answer_of(decision: Decision) -> WatchAnswer:
     """Return the answer to a decision: what was seen, and which version is the champion now."""
     words = {"promoted": "is the champion", "refused": "is not promoted", "kept": "stays the champion"}
-    version = f"version {decision['version']} of {decision['model']}"
-    sentence = f"{version} {words[decision['decision']]}: {decision['reason']}."
-    champion = decision["champion"] if decision["decision"] == "refused" else decision["version"]
-    answer = {**changed_silos.make_answer(decision["decision"], sentence), **decision["watch"]}
-    return {**answer, "champion": champion, "decision": decision}
+    version, what = f"version {decision['version']} of {decision['model']}", decision["decision"]
+    assert what != "rolled back", "a user decided that"
+    sentence = f"{version} {words[what]}: {decision['reason']}."
+    champion = decision["champion"] if what == "refused" else decision["version"]
+    answer = changed_silos.make_answer(what, sentence)
+    return {**answer, **decision["watch"], "champion": champion, "decision": decision}

@@ -49,8 +49,8 @@ class ReadingRules(TypedDict):
 
     ignored: list[str]
     """Columns that are no features, such as the label."""
-    decimal: str | None
-    censored: str
+    decimal: Literal[".", ","] | None
+    censored: Literal["refuse", "limit", "half"]
     na_values: list[str] | None
 
 

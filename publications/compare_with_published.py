@@ -4,11 +4,11 @@ Nothing is run, and Prefect is not imported.
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from models.metrics.base_metrics import TaskMetrics
-from models.metrics.paired_difference import cell_difference_record, difference_over_draws
+from models.metrics.paired_difference import CellDifferenceRecord, cell_difference_record, difference_over_draws
 from publications.clinical_rates import rates_by_size
 from publications.curves import Curves, cell_at
 from publications.detection_rates import truth_table
@@ -104,7 +104,7 @@ def _mean_and_sd(values: list[float]) -> dict[str, float | None]:
     return {"ours": statistics.fmean(values) if values else None, "sd": sd}
 
 
-def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
+def difference(sweep: Sweep, pair: Pair) -> Mapping[str, Any] | None:
     """Return the paired difference of two cells; None if it is not recorded and does not follow from two seeds or more.
 
     If seeds draw the data, or the measure is no mean over rows, the difference follows from the records, without seeds for
@@ -120,7 +120,7 @@ def difference(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
     return recorded
 
 
-def over_draws(sweep: Sweep, first: str, second: str, other: Sweep | None = None) -> dict[str, Any] | None:
+def over_draws(sweep: Sweep, first: str, second: str, other: Sweep | None = None) -> CellDifferenceRecord | None:
     """Return the difference of two cells over seeds; None if fewer than two seeds have both numbers.
 
     Args:

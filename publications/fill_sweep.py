@@ -26,7 +26,7 @@ from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
 from flows.training.run_folder import RunFolder
 from models.metrics.client_metrics import recorded_metric
-from models.metrics.paired_difference import cell_difference_record
+from models.metrics.paired_difference import CellDifferenceRecord, cell_difference_record
 from publications.code_version import CODE, code_hash
 from publications.published_tables import Pair
 from publications.sweep import Sweep, runs
@@ -107,6 +107,7 @@ def _run(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, An
     place = {"experiment": sweep.experiment_of(cell), "cell": sweep.place(cell, choice)}
     project, method = sweep.project(cell, seed, choice), sweep.page.method_of(cell)
     result = run.on(project, method=method, seed=seed, resume=True, derived=True, **place)
+    assert result is not None, "it does not pause"
     record = _record(sweep, cell, result)
     if sweep.page.by_class:
         record["by_class"] = _count_by_class(sweep, cell, seed, choice)
@@ -190,7 +191,7 @@ def _at(curve: list[tuple[int, float]], when: str | int) -> float | None:
     return statistics.stdev(changes) if len(changes) > 1 else None
 
 
-def _compare_rows(sweep: Sweep, pair: Pair) -> dict[str, Any] | None:
+def _compare_rows(sweep: Sweep, pair: Pair) -> CellDifferenceRecord | None:
     """Compare two cells on the same seeds and rows, or on the rows of some classes; None if there are no such rows.
 
     Raises:

@@ -1,15 +1,18 @@
 """Checks that JSON is what a TypedDict of ours says: a test may import `assert_typed`."""
 
+import json
 import types
 from typing import Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from pydantic import ConfigDict, TypeAdapter
 from typing_extensions import TypedDict
 
+from tasks.tracking.json_io import replace_nonfinite
+
 
 def assert_typed(content: Any, kind: Any) -> None:
     """Fail unless the content has this type: no value is converted, and at every depth no key may lack or be unknown."""
-    TypeAdapter(_strict(kind)).validate_python(content, strict=True)
+    TypeAdapter(_strict(kind)).validate_json(json.dumps(replace_nonfinite(content)), strict=True)
 
 
 def _strict(kind: Any) -> Any:

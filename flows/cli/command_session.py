@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
     from flows.core.console.safe_text import PlainConsole
     from flows.orchestration.flow_decorator import ProjectFlow
     from flows.project.project import Project
+
+Answer = TypeVar("Answer")
+"""What a command prints: plain JSON of one of `tasks.tracking.result_types`."""
+
+Result = TypeVar("Result")
+"""What a flow returns."""
 
 Overrides = Annotated[
     list[str] | None,
@@ -128,7 +134,7 @@ class Session:
         """Return the address of Prefect's API once it answers."""
         return self._lifecycle.wait_for_server()
 
-    def run_flow(self, flow: "ProjectFlow", project: "Project", /, **parameters: Any) -> Any:
+    def run_flow(self, flow: "ProjectFlow[Result]", project: "Project", /, **parameters: Any) -> Result:
         """Run the flow on the project with progress on stderr, and return its result.
 
         Args:
@@ -143,7 +149,9 @@ class Session:
         """Print a line on stderr."""
         self._lifecycle.print_progress(line)
 
-    def print_result(self, result: Any, render: "Callable[[Any, PlainConsole], None]", failed: bool = False) -> None:
+    def print_result(
+        self, result: Answer, render: "Callable[[Answer, PlainConsole], None]", failed: bool = False
+    ) -> None:
         """Print the result on stdout: as JSON with --json, else by `render`.
 
         Args:

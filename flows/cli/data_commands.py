@@ -3,7 +3,7 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 
     from flows.core.console.safe_text import PlainConsole
     from flows.project.project import Project
+    from silos.versioning.data_versions import ClientSide
+    from tasks.tracking.result_types.data_results import LedgersResult, RestoredVersion, VersionDiff, VersionLog
+    from tasks.tracking.result_types.project_results import ChosenNetwork, CreatedProject, PartitionResult, RowsRead
 
 SPLITS = ("train", "validation", "test")
-_CHANGES = ("added", "removed", "changed")
+_CHANGES: tuple[Literal["added", "removed", "changed"], ...] = ("added", "removed", "changed")
 _MAX_LEFT_OUT = 10  # columns that `init` names
 _MAX_LISTED = 10  # versions or silos in a table
 
@@ -111,7 +114,7 @@ _ROLES = {
 }
 
 
-def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
+def print_init(made: "CreatedProject", console: "PlainConsole") -> None:
     """Print what was made, what was guessed, and the next command."""
     operations = ["dvc.yaml", "ops/", ".github/workflows/", ".pre-commit-config.yaml"] if made.get("ops") else []
     files = [
@@ -152,7 +155,7 @@ def print_init(made: dict[str, Any], console: "PlainConsole") -> None:
     console.print(f"next     {enter}siloflow partition && siloflow compare", soft_wrap=True)
 
 
-def _rows_read(read: dict[str, Any] | None) -> str:
+def _rows_read(read: "RowsRead | None") -> str:
     """Describe the user's file, or the data that a project has without one."""
     if read is None:
         return "no file was given, so the data are 1,797 digits of scikit-learn in 9 silos"
@@ -161,7 +164,7 @@ def _rows_read(read: dict[str, Any] | None) -> str:
     return f"{read['rows']:,} rows of {' x '.join(map(str, read['shape']))} numbers{classes}{silos}"
 
 
-def _network(network: dict[str, Any]) -> str:
+def _network(network: "ChosenNetwork") -> str:
     linear = " without hidden layers, since there are few rows" if network.get("hidden") == [] else ""
     return f"network {network['kind']}{linear}"
 
@@ -192,7 +195,7 @@ def _check_partition(project: "Project") -> None:
         read(project.params.data, project.root)
 
 
-def print_partition(made: dict[str, Any], console: "PlainConsole") -> None:
+def print_partition(made: "PartitionResult", console: "PlainConsole") -> None:
     """Print the clients and rows, the version, and notes on them."""
     rows = made["rows"]
     console.print(
@@ -234,7 +237,7 @@ def data_log(json: Json = False) -> None:
         session.print_result(describe_data.log(session.root), print_data_log)
 
 
-def print_data_log(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_data_log(answer: "VersionLog", console: "PlainConsole") -> None:
     """Print a row for each version; the current one has a mark."""
     table = console.table("", "version", "revision", "date", "partitions", "commit")
     for version in answer["versions"][:_MAX_LISTED]:
@@ -273,7 +276,7 @@ def data_diff(
         session.print_result(describe_data.diff(session.root, revision, to), print_data_diff)
 
 
-def print_data_diff(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_data_diff(answer: "VersionDiff", console: "PlainConsole") -> None:
     """Print a row for each silo that changed."""
     if not answer["silos"]:
         console.print("no silo differs.")
@@ -291,7 +294,7 @@ def print_data_diff(answer: dict[str, Any], console: "PlainConsole") -> None:
     _print_more(len(answer["silos"]), "silos", console)
     if is_sample:
         for each in answer["partitions"]:
-            clients = " → ".join(f"{each[side]['clients']:,}" for side in ("before", "after"))
+            clients = " → ".join(f"{side['clients']:,}" for side in (each["before"], each["after"]))
             kinds = ", ".join(f"{each[kind]:,} {kind}" for kind in _CHANGES)
             console.print(f"{each['name']} in total: {clients} silos; {kinds}")
 
@@ -302,7 +305,7 @@ def _print_more(count: int, what: str, console: "PlainConsole") -> None:
         console.print(f"… and {count - _MAX_LISTED} more {what}; --json lists them all")
 
 
-def _side_cells(side: dict[str, Any] | None) -> list[str]:
+def _side_cells(side: "ClientSide | None") -> list[str]:
     if side is None:
         return ["-"] * 6
     rows = [str(side["rows"][split]) for split in SPLITS]
@@ -324,7 +327,7 @@ def data_use(
         session.print_result(describe_data.use(session.root, revision), print_data_use)
 
 
-def print_data_use(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_data_use(answer: "RestoredVersion", console: "PlainConsole") -> None:
     """Print the version that is in data/, and what params.yaml must say for it."""
     console.print(f"data/ is now version {answer['digest']}: {', '.join(answer['partitions'])}")
     if answer["settings"]:
@@ -353,7 +356,7 @@ def data_ledger(
         session.print_result(describe_data.ledgers(project, new), print_data_ledger)
 
 
-def print_data_ledger(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
     """Print a row for each silo, and the file that says what they may report."""
     table = console.table("silo", "without noise", "with noise", "epsilon spent", "budget", "may report without noise")
     for silo in answer["silos"][:_MAX_LISTED]:

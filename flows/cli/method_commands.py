@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,6 +11,10 @@ from flows.cli.command_session import Json, Overrides, Session
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
+    from flows.methods.base import MethodSummary
+    from flows.methods.method_settings import MethodDetails
+    from tasks.tracking.result_types.model_results import ExportResult
+    from tasks.tracking.result_types.profile_result import MemoryProfile, NetworkProfile
 
 _SOURCE = re.compile(r" \([^()]*\)\.?$")  # of a method, at the end of its summary: `methods NAME` prints it
 
@@ -39,15 +43,13 @@ def methods(
 
             session.print_result(method_details(method, plugins), print_method)
             return
-        listed: Sequence[base.MethodSummary]
+        listed: Sequence[base.MethodSummary] = base.method_summaries(plugins)
         if json:
             listed = [base.describe_method(name, plugins) for name in base.method_names(plugins)]
-        else:
-            listed = base.method_summaries(plugins)
         session.print_result({"methods": listed}, print_methods)
 
 
-def print_methods(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_methods(answer: "dict[str, Sequence[MethodSummary]]", console: "PlainConsole") -> None:
     """Print a row for each method, short enough for a line of 80 columns."""
     table = console.table("method", "what it does")
     for method in answer["methods"]:
@@ -56,7 +58,7 @@ def print_methods(answer: dict[str, Any], console: "PlainConsole") -> None:
     console.print("Next: `siloflow methods NAME` lists the options of a method.")
 
 
-def print_method(method: dict[str, Any], console: "PlainConsole") -> None:
+def print_method(method: "MethodDetails", console: "PlainConsole") -> None:
     """Print what the method does, and a row or two for each option."""
     console.print(method["summary"])
     console.print(f"model tested  {method['model']}")
@@ -76,7 +78,7 @@ def print_method(method: dict[str, Any], console: "PlainConsole") -> None:
     console.print(f"Set an option with --set method.{method['method']}.{name}=VALUE, or under method: in params.yaml.")
 
 
-def _as_yaml(value: Any) -> str:
+def _as_yaml(value: object) -> str:
     """Return a default as the user would write it. yaml.dump writes more digits, and may break the line."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -113,9 +115,9 @@ def cost(
         session.print_result(profile, print_cost)
 
 
-def print_cost(profile: dict[str, Any], console: "PlainConsole") -> None:
+def print_cost(profile: "NetworkProfile", console: "PlainConsole") -> None:
     """Print what is counted, what is timed, and a row for each batch size whose memory is measured."""
-    macs, sent, largest, latency = (profile[key] for key in ("macs", "bytes", "largest_client", "latency"))
+    macs, sent, largest, latency = profile["macs"], profile["bytes"], profile["largest_client"], profile["latency"]
     low, high = latency["quartiles"]
     shape = " x ".join(map(str, profile["shape"]))
     origin = f"as made by {profile['method']}" if profile["method"] else "of params.yaml"
@@ -135,7 +137,7 @@ def print_cost(profile: dict[str, Any], console: "PlainConsole") -> None:
     _print_memory(profile["memory"], console)
 
 
-def _print_memory(memory: dict[str, Any], console: "PlainConsole") -> None:
+def _print_memory(memory: "MemoryProfile", console: "PlainConsole") -> None:
     table = console.table("rows", "which", "largest layer", "evaluation", "at least", "training")
     for line in memory["rows"]:
         floor = line["training_floor"]
@@ -196,7 +198,7 @@ def export(
         session.print_result(export_model(project, run, client, format, output), print_export)
 
 
-def print_export(exported: dict[str, Any], console: "PlainConsole") -> None:
+def print_export(exported: "ExportResult", console: "PlainConsole") -> None:
     """Print what the model takes and returns, how near the file's outputs are to ours, and where the file is."""
     compared, shape = exported["compared"], " x ".join(map(str, exported["shape"]))
     clients = f"client {exported['client']}" if exported["client"] else "all clients"

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
     from flows.project.project import Project
     from flows.results.run_history.clean_runs import Leftover
+    from tasks.tracking.result_types.earlier_results import (
+        Cleaned,
+        ComparisonClients,
+        ComparisonCost,
+        ResultList,
+        TwoComparisons,
+    )
 
 _MAX_RESULTS = 10  # of the newest
 _MAX_PLACES = 3  # of a kind
@@ -66,15 +73,18 @@ def results(
         elif other is None:
             from flows.results.run_history.list_runs import load_result
 
-            result, kind = load_result(project, name)
-            session.print_result(result, {"run": print_run, "compare": print_compare}[kind])
+            found = load_result(project, name)
+            if found[1] == "run":
+                session.print_result(found[0], print_run)
+            else:
+                session.print_result(found[0], print_compare)
         else:
             from flows.results.run_history.compare_results import compare_results
 
             session.print_result(compare_results(project, name, other), print_two_results)
 
 
-def _client_results(project: "Project", name: str | None, other: str | None) -> dict[str, Any]:
+def _client_results(project: "Project", name: str | None, other: str | None) -> "ComparisonClients":
     """Return what a comparison records on its clients; UserError if the name is not that of one comparison."""
     from flows.results.run_history.list_runs import load_result
 
@@ -83,22 +93,35 @@ def _client_results(project: "Project", name: str | None, other: str | None) -> 
             f"results --clients: got {'no name' if name is None else 'two names'}, expected the name of one comparison. "
             "`siloflow results` lists them."
         )
-    result, kind = load_result(project, name)
-    if kind != "compare":
+    found = load_result(project, name)
+    if found[1] != "compare":
         raise UserError(f"results --clients: got {shown(name)}, a run, expected a comparison. Name a comparison.")
+    result = found[0]
     if "clients" not in result:
         raise UserError(
             f"results --clients: got {result['experiment']}, a comparison of an earlier version, expected one that "
             f"records its clients. Run its command with --resume --name {result['experiment']} to add them; nothing is "
             "trained again."
         )
-    methods = [row["method"] for row in result["table"]]
-    reference = result["paired"][0]["reference"] if result["paired"] else methods[0] if methods else None
-    keys = ("experiment", "task", "metric", "higher_is_better", "clients", "gains", "classes")
-    return {"methods": methods, "reference": reference, **{key: result[key] for key in keys if key in result}}
+    from models.metrics.client_metrics import recorded_metric
+
+    quantity, methods = recorded_metric(result), [str(row["method"]) for row in result["table"]]
+    answer: ComparisonClients = {
+        "methods": methods,
+        "reference": result["paired"][0]["reference"] if result["paired"] else methods[0] if methods else None,
+        "experiment": result["experiment"],
+        "task": quantity.task,
+        "metric": quantity.name,
+        "higher_is_better": quantity.higher_is_better,
+        "clients": result["clients"],
+        "gains": result["gains"],
+    }
+    if "classes" in result:
+        answer["classes"] = result["classes"]
+    return answer
 
 
-def print_clients(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_clients(answer: "ComparisonClients", console: "PlainConsole") -> None:
     """Print a row for each client, with metric and gain by method, then the gains of each method, then classes."""
     from flows.experiments.comparison.comparison_text import (
         clients_of_role,
@@ -131,10 +154,11 @@ def print_clients(answer: dict[str, Any], console: "PlainConsole") -> None:
         console.print(gains["methods"][method]["sentence"])
     if "why_not" in gains:
         console.print(gains["why_not"])
-    if classes := answer.get("classes"):
+    classes, reference = answer.get("classes"), answer["reference"]
+    if classes and reference:
         console.print()
         _print_table(recall_table(answer["methods"], classes, _MAX_CLIENTS), console)
-        for sentence in confusion_sentences(answer["reference"], classes, _MAX_RARE):
+        for sentence in confusion_sentences(reference, classes, _MAX_RARE):
             console.print(sentence)
 
 
@@ -146,7 +170,7 @@ def _print_table(lines: list[list[str]], console: "PlainConsole") -> None:
     console.print(table)
 
 
-def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_results(answer: "ResultList", console: "PlainConsole") -> None:
     """Print two lines for each result, since names are long: its name, state and headline, then what it is."""
     if not answer["results"]:
         console.print("no results yet. Next: `siloflow compare` trains and compares methods.")
@@ -162,7 +186,7 @@ def print_results(answer: dict[str, Any], console: "PlainConsole") -> None:
     console.print("Next: `siloflow results NAME` prints a result, `siloflow results A B` compares two comparisons.")
 
 
-def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_cost_to_target(answer: "ComparisonCost", console: "PlainConsole") -> None:
     """Print what each method costs until it reaches the target, and which methods do not reach it."""
     from flows.experiments.comparison.comparison_text import cost_sentences, cost_table
     from models.metrics.client_metrics import recorded_metric
@@ -177,7 +201,7 @@ def print_cost_to_target(answer: dict[str, Any], console: "PlainConsole") -> Non
         )
 
 
-def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_two_results(answer: "TwoComparisons", console: "PlainConsole") -> None:
     """Print two rows for each method, then the differences between the comparisons, then those of params."""
     from flows.experiments.comparison.comparison_text import mean_and_sd
     from models.metrics.client_metrics import recorded_metric
@@ -185,8 +209,8 @@ def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
     quantity = recorded_metric(answer)
     table = console.table("method", "", *quantity.columns.values())
     for row in answer["table"]:
-        for side, method in (("first", row["method"]), ("second", "")):
-            table.add_row(method, side, *(mean_and_sd(row[side], name, quantity) for name in quantity.columns))
+        for side, method, cells in (("first", row["method"], row["first"]), ("second", "", row["second"])):
+            table.add_row(method, side, *(mean_and_sd(cells, name, quantity) for name in quantity.columns))
     console.print(f"first   {answer['first']}")
     console.print(f"second  {answer['second']}")
     console.print()
@@ -198,19 +222,19 @@ def print_two_results(answer: dict[str, Any], console: "PlainConsole") -> None:
         if methods:
             console.print(f"only in the {side}: {', '.join(methods)}")
     for pair in answer["paired"]:
-        if "sentence" in pair:
+        if "why_not" in pair:
+            console.print(f"  {pair['method']}: no interval, since {pair['why_not'].rstrip('.')}")
+        else:
             seeds = ", ".join(map(str, pair["seeds"]))
             console.print(f"  {pair['method']}: {pair['sentence']} (seed{'s' * (len(pair['seeds']) > 1)} {seeds})")
-        else:
-            console.print(f"  {pair['method']}: no interval, since {pair['why_not'].rstrip('.')}")
     console.print()
     old, new = answer["data_versions"]
     console.print(f"data version  {old}" if old == new else f"data version  {old} → {new}")
     console.print(f"params        {'differ in' if answer['params'] else 'the same'}")
     common = {row["method"] for row in answer["table"]}
     for line in answer["params"]:
-        methods = "" if common == {*line["methods"]} else f"  ({', '.join(line['methods'])})"
-        console.print(f"  {line['difference']}{methods}")
+        affected = "" if common == {*line["methods"]} else f"  ({', '.join(line['methods'])})"
+        console.print(f"  {line['difference']}{affected}")
 
 
 @commands.command()
@@ -245,7 +269,7 @@ def _confirmation(yes: bool, silent: bool) -> "Callable[[Leftover], bool]":
     return confirm
 
 
-def print_clean(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_clean(answer: "Cleaned", console: "PlainConsole") -> None:
     """Print each kind of file with its size, what is lost without it, and some of its places."""
     from silos.io.memory_and_disk import size
 

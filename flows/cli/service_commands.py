@@ -1,6 +1,6 @@
 """Define the commands on services that outlive the terminal: up, down, status."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -8,6 +8,8 @@ from flows.cli.command_session import Json, Session
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
+    from silos.versioning.dvc_files import RemoteStatus
+    from tasks.tracking.result_types.service_results import ServiceState, StartedServices, Status, StoppedServices
 
 _TITLES = {"prefect": "Prefect", "mlflow": "MLflow", "worker": "worker"}
 
@@ -44,14 +46,15 @@ def up(
             if not services.is_up(project.root):
                 make_database(uri)
             started = services.start(project.root, uri, None, prefect_port, mlflow_port)
-        session.print_result({**services.describe(project.root), "started": started}, print_up)
+        answer: StartedServices = {**services.describe(project.root), "started": started}
+        session.print_result(answer, print_up)
 
 
-def print_up(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_up(answer: "StartedServices", console: "PlainConsole") -> None:
     """Print the services, and how to give the worker something to do."""
     if not answer["started"]:
         console.print("The services run already.")
-    _print_services(answer, console)
+    _print_services(answer["services"], console)
     prefect = next(service["address"] for service in answer["services"] if service["service"] == "prefect")
     console.print(f"next  PREFECT_API_URL={prefect}/api prefect deploy --all", soft_wrap=True)
     console.print("      gives the worker what prefect.yaml lists; `siloflow down` ends everything")
@@ -70,10 +73,11 @@ def down(json: Json = False) -> None:
 
         stopped = services.stop(session.root)
         in_use = stopped and prefect_process.in_use(session.root / ".prefect")
-        session.print_result({"stopped": stopped, "in_use": in_use}, print_down)
+        answer: StoppedServices = {"stopped": stopped, "in_use": in_use}
+        session.print_result(answer, print_down)
 
 
-def print_down(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_down(answer: "StoppedServices", console: "PlainConsole") -> None:
     """Print what was ended."""
     console.print("The services have ended." if answer["stopped"] else "No services run here.")
     if answer["in_use"]:
@@ -90,14 +94,14 @@ def status(json: Json = False) -> None:
         from flows.orchestration.servers import services
         from silos.versioning.dvc_files import remote_status
 
-        answer = services.describe(session.root)
-        session.print_result({**answer, "remote": remote_status(session.root)}, print_status)
+        answer: Status = {**services.describe(session.root), "remote": remote_status(session.root)}
+        session.print_result(answer, print_status)
 
 
-def print_status(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_status(answer: "Status", console: "PlainConsole") -> None:
     """Print a row for each service, and a line on DVC's remote."""
     if answer["up"]:
-        _print_services(answer, console)
+        _print_services(answer["services"], console)
     elif answer["problem"]:
         console.print(f"The services have ended: {answer['problem']}.")
         console.print("next  `siloflow up` starts them again")
@@ -107,22 +111,22 @@ def print_status(answer: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"DVC remote {_remote_text(answer['remote'])}")
 
 
-def _remote_text(remote: dict[str, Any]) -> str:
+def _remote_text(remote: "RemoteStatus") -> str:
     name = remote["remote"]
     if remote["problem"]:
         return f"{name}: cannot be read ({remote['problem']})"
     needed = {
-        "push": "to push: run `dvc push`",
-        "pull": "to fetch: run `dvc pull`",
-        "missing": "missing here and there",
+        "to push: run `dvc push`": remote["push"],
+        "to fetch: run `dvc pull`": remote["pull"],
+        "missing here and there": remote["missing"],
     }
-    parts = [f"{remote[kind]:,} files {text}" for kind, text in needed.items() if remote[kind]]
+    parts = [f"{files:,} files {text}" for text, files in needed.items() if files]
     return f"{name}: {'; '.join(parts) or 'holds the present version of data/'}"
 
 
-def _print_services(answer: dict[str, Any], console: "PlainConsole") -> None:
+def _print_services(services: "list[ServiceState]", console: "PlainConsole") -> None:
     table = console.table("service", "state", "address", "process", "memory", "restarts")
-    for service in answer["services"]:
+    for service in services:
         memory = f"{service['memory'] / 1e6:,.0f} MB" if service["memory"] else "-"
         cells = (service["state"], service["address"] or "-", str(service["pid"] or "-"), memory)
         table.add_row(_TITLES[service["service"]], *cells, str(service["restarts"]))

@@ -4,7 +4,7 @@ The first are promote, rollback, history and watch; the others are predict, eval
 """
 
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,8 @@ from silos.io.addresses import mask_passwords
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
+    from tasks.tracking.result_types.model_results import ModelScores, Predictions
+    from tasks.tracking.result_types.registry_records import Decision, History, QuotedComparison, WatchAnswer
 
 _MAX_LISTED = 20  # of the newest
 _MAX_LABELS = 10  # that are printed
@@ -69,7 +71,7 @@ def rollback(data: WithData = False, overrides: Overrides = None, json: Json = F
         session.print_result(roll_back(project, data), print_decision)
 
 
-def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
+def print_decision(decision: "Decision", console: "PlainConsole") -> None:
     """Print what was decided, on which numbers, and why."""
     from flows.results.registry.register_candidates import older_sentence
 
@@ -80,9 +82,10 @@ def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"champion      {name}")
         if decision["champion"]:
             console.print(f"before        version {decision['champion']}")
-    if decision["against"] and "sentence" in decision["against"]:
-        console.print(f"difference    {decision['against']['sentence']}")
-        if older := older_sentence(decision["against"]):
+    against = decision["against"]
+    if against and "why_not" not in against:
+        console.print(f"difference    {against['sentence']}")
+        if older := older_sentence(against):
             console.print(f"caution       {older}")
     for line in _quoted_lines(decision.get("comparison"), decision["reason"]):
         console.print(line)
@@ -94,7 +97,7 @@ def print_decision(decision: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"anyway        siloflow promote {decision['version']} --force", soft_wrap=True)
 
 
-def _quoted_lines(comparison: dict[str, Any] | None, reason: str) -> list[str]:
+def _quoted_lines(comparison: "QuotedComparison | None", reason: str) -> list[str]:
     """Return what the comparison that a decision rests on says of the model's method, without what the reason says.
 
     Earlier decisions quote none.
@@ -121,10 +124,11 @@ def history(overrides: Overrides = None, json: Json = False) -> None:
         project = session.open_project(overrides)
         from flows.results.registry.promotion_history import decisions
 
-        session.print_result({"decisions": decisions(project.root)}, print_history)
+        history: History = {"decisions": decisions(project.root)}
+        session.print_result(history, print_history)
 
 
-def print_history(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_history(answer: "History", console: "PlainConsole") -> None:
     """Print two lines for each decision: what and when, then on which numbers."""
     from flows.results.registry.watch_text import unchecked_text
 
@@ -132,11 +136,14 @@ def print_history(answer: dict[str, Any], console: "PlainConsole") -> None:
         at = decision["at"][:16].replace("T", " ")
         before = f" after {decision['champion']}" if decision["champion"] not in (None, decision["version"]) else ""
         console.print(f"{at} UTC  {decision['decision']}  version {decision['version']}{before}: {decision['run']}")
-        sentence = (decision["against"] or {}).get("sentence")
+        against = decision["against"]
+        sentence = against["sentence"] if against and "why_not" not in against else None
         data = f"data {(decision['data_version'] or '-')[:10]}, commit {decision['git_commit']}"
-        saw = decision.get("watch") or {}
-        shifted = f"shifted: {', '.join(silo['client'] for silo in saw['shifted'])}" if saw.get("shifted") else None
-        unchecked = unchecked_text(saw.get("unchecked") or {}).removeprefix("; ")
+        saw = decision.get("watch")
+        silos = [silo["client"] for silo in saw["shifted"]] if saw else []
+        shifted = f"shifted: {', '.join(silos)}" if silos else None
+        # decisions of earlier versions have no `unchecked`
+        unchecked = unchecked_text(saw.get("unchecked", {}) if saw else {}).removeprefix("; ")
         is_in_reason = unchecked in decision["reason"]  # of a decision without training
         parts = [
             part for part in (shifted, None if is_in_reason else unchecked, sentence, decision["reason"], data) if part
@@ -194,7 +201,7 @@ def watch(
             time.sleep(60 * minutes)
 
 
-def print_watch(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_watch(answer: "WatchAnswer", console: "PlainConsole") -> None:
     """Print what was decided; if nothing changed, on one line."""
     if answer["decision"] is not None:
         from flows.results.registry.watch_text import shift_text
@@ -214,8 +221,8 @@ def print_watch(answer: dict[str, Any], console: "PlainConsole") -> None:
             console.print(f"diagnosis     {answer['diagnosis']}")
         if answer["comparison"]:
             console.print(f"comparison    runs/{answer['comparison']}")
-        against = answer["decision"]["against"] or {}
-        if "sentence" in against:
+        against = answer["decision"]["against"]
+        if against and "why_not" not in against:
             console.print(f"difference    {against['sentence']}")
     console.print(answer["sentence"])
 
@@ -253,7 +260,7 @@ def predict(
         session.print_result(answer, print_predict)
 
 
-def print_predict(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_predict(answer: "Predictions", console: "PlainConsole") -> None:
     """Print the model, what it predicted, and where."""
     console.print(f"model         {answer['model']}" + (f", client {answer['client']}" if answer["client"] else ""))
     console.print(f"rows          {answer['rows']:,}")
@@ -279,18 +286,18 @@ def print_predict(answer: dict[str, Any], console: "PlainConsole") -> None:
     console.print(f"file          {answer['file']}")
 
 
-def _print_assumptions(answer: dict[str, Any], console: "PlainConsole") -> None:
+def _print_assumptions(answer: "Predictions", console: "PlainConsole") -> None:
     """Print clients that data/ lacks, and what replaced missing values."""
     for client, found in list(answer["unknown_clients"].items())[:_MAX_LISTED]:
         where = f"data/ has no client {client!r} ({counted(found['rows'], 'row')})"
         console.print(f"caution       {where}; the model is one for all clients, and answered. {found['hint']}")
-    for found in answer["filled_in"][:_MAX_LISTED]:
-        whose = f"as in data/ for {found['client']}" if found["client"] else "as in training"
-        rows = counted(found["rows"], "row")
-        console.print(f"filled in     {found['column']} in {rows}: {found['value']:.6g}, {whose}")
-    for kind in ("unknown_clients", "filled_in"):
-        if len(answer[kind]) > _MAX_LISTED:
-            console.print(f"… and {len(answer[kind]) - _MAX_LISTED:,} more; --json lists them all under {kind}")
+    for filled in answer["filled_in"][:_MAX_LISTED]:
+        whose = f"as in data/ for {filled['client']}" if filled["client"] else "as in training"
+        rows = counted(filled["rows"], "row")
+        console.print(f"filled in     {filled['column']} in {rows}: {filled['value']:.6g}, {whose}")
+    for kind, count in (("unknown_clients", len(answer["unknown_clients"])), ("filled_in", len(answer["filled_in"]))):
+        if count > _MAX_LISTED:
+            console.print(f"… and {count - _MAX_LISTED:,} more; --json lists them all under {kind}")
 
 
 @commands.command()
@@ -306,8 +313,9 @@ def evaluate(model: ModelArgument = "champion", overrides: Overrides = None, jso
         session.print_result(evaluate_model(project, model), print_evaluate)
 
 
-def print_evaluate(answer: dict[str, Any], console: "PlainConsole") -> None:
+def print_evaluate(answer: "ModelScores", console: "PlainConsole") -> None:
     """Print the model, its metrics, and a row for each silo."""
+    from models.metrics.base_metrics import metric_value
     from models.metrics.client_metrics import recorded_metric
 
     quantity, metrics = recorded_metric(answer), answer["metrics"]
@@ -319,8 +327,8 @@ def print_evaluate(answer: dict[str, Any], console: "PlainConsole") -> None:
     names = [name for name in (quantity.name, "loss", *quantity.also) if any(name in row for row in answer["clients"])]
     table = console.table("silo", "role", "test rows", *names)
     for row in answer["clients"]:
-        numbers = (quantity.number(row.get(name)) if row.get(name) is not None else "-" for name in names)
-        table.add_row(row["client"], row["role"], f"{row['rows']:,}", *numbers)
+        numbers = (quantity.number(metric_value(row, name)) for name in names)
+        table.add_row(str(row["client"]), str(row["role"]), f"{row['rows']:,}", *numbers)
     console.print(table)
     console.print(f"data version  {answer['data_version']}")
     if answer["trained_on"] != answer["data_version"]:

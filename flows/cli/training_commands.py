@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
     from flows.experiments.comparison.run_trials import Plan
     from flows.project.project import Project
+    from tasks.tracking.result_types.advice_result import Advice
+    from tasks.tracking.result_types.comparison_result import ComparisonResult
+    from tasks.tracking.result_types.registry_records import RegisteredCandidates
+    from tasks.tracking.result_types.run_result import RunResult
 
 LOOK_CLOSER = "`siloflow ui` serves MLflow's and Prefect's pages"
 """Where the user finds more than a command prints."""
@@ -59,10 +63,11 @@ def run(
         from flows.run import run as run_flow  # while the server starts
 
         result = session.run_flow(run_flow, project, method=method, seed=seed, resume=resume)
+        assert result is not None, "it does not pause"
         session.print_result(result, print_run)
 
 
-def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
+def print_run(result: "RunResult", console: "PlainConsole") -> None:
     """Print the metrics of a run."""
     from flows.experiments.comparison.comparison_text import baseline_scores, notes_after_training
     from models.metrics.client_metrics import recorded_metric
@@ -80,7 +85,7 @@ def print_run(result: dict[str, Any], console: "PlainConsole") -> None:
         numbers = zip(quantity.columns.values(), baseline_scores(baseline, quantity), strict=True)
         shown = ", ".join(f"{title} {number}" for title, number in numbers if number != "-")
         console.print(f"{baseline['name']}, the {baseline['kind']}: {shown}")
-    for line in notes_after_training(result):
+    for line in notes_after_training(result.get("notes", ())):  # nor notes
         console.print(line)
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
@@ -149,11 +154,18 @@ def compare(
             _check_resumed_comparison(project, plan, name)
         elif name is not None:
             _check_unused(project, name)
-        parameters: dict[str, Any] = {"methods": methods, "seeds": numbers, "reference": reference, "name": name}
-        options = {"resume": resume, "parallel": parallel}
         from flows.compare import compare as compare_flow  # while the server starts
 
-        comparison = session.run_flow(compare_flow, project, **parameters, **options)
+        comparison = session.run_flow(
+            compare_flow,
+            project,
+            methods=methods,
+            seeds=numbers,
+            reference=reference,
+            name=name,
+            resume=resume,
+            parallel=parallel,
+        )
         if summary is not None:
             from flows.experiments.comparison.record_comparison import write_summary
 
@@ -161,7 +173,7 @@ def compare(
         session.print_result(comparison, print_compare, failed=bool(comparison["failed"]))
 
 
-def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
+def print_compare(comparison: "ComparisonResult", console: "PlainConsole") -> None:
     """Print the table of methods, the differences, and where the files are."""
     from flows.experiments.comparison.comparison_text import (
         answer_sentence,
@@ -189,7 +201,7 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     for pair in comparison["paired"]:
         shared = f" (seed{'s' * (len(pair['seeds']) > 1)} {', '.join(map(str, pair['seeds']))})" if counts else ""
         console.print(f"  {pair['sentence']}{shared}")
-    for sentence in (*sentences_after(comparison), *notes_after_training(comparison)):
+    for sentence in (*sentences_after(comparison), *notes_after_training(comparison.get("notes", ()))):
         console.print(sentence)
     if comparison["tuning"]:
         console.print(f"settings, chosen on validation rows of seed {comparison['tuning'][0]['seed']}:")
@@ -203,8 +215,9 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
     if "report" in comparison:
         console.print(f"report        {comparison['report']}")
     console.print(f"experiment    {comparison['experiment']}")
-    if comparison.get("registry"):
-        for line in _registry_lines(comparison):
+    registry = comparison.get("registry")
+    if registry:
+        for line in _registry_lines(comparison, registry):
             console.print(line)
     console.print(f"look closer   {LOOK_CLOSER}")
     if answer := answer_sentence(comparison):
@@ -213,15 +226,15 @@ def print_compare(comparison: dict[str, Any], console: "PlainConsole") -> None:
         console.print(f"next          {_next_command(comparison)}", soft_wrap=True)
 
 
-def _next_command(comparison: dict[str, Any]) -> str:
+def _next_command(comparison: "ComparisonResult") -> str:
     """Return what to type next: what makes a model the champion if `promote` would do it, else what finds a better one."""
-    registry = comparison.get("registry") or {"candidates": []}
-    if any(each["better"] for each in registry["candidates"]) or _becomes_first(comparison, registry):
+    registry = comparison.get("registry")
+    if registry and (any(each["better"] for each in registry["candidates"]) or _becomes_first(comparison, registry)):
         return "siloflow promote, then siloflow predict FILE --output labels.csv"
     return "siloflow advise"
 
 
-def _becomes_first(comparison: dict[str, Any], registry: dict[str, Any]) -> bool:
+def _becomes_first(comparison: "ComparisonResult", registry: "RegisteredCandidates") -> bool:
     """Return whether `promote` would make one of the candidates the first champion.
 
     The challenger may be of an earlier comparison; whether `promote` takes it is then not known here.
@@ -234,9 +247,8 @@ def _becomes_first(comparison: dict[str, Any], registry: dict[str, Any]) -> bool
     return bool(first) and not any(proved_better(comparison, method) for method in first)
 
 
-def _registry_lines(comparison: dict[str, Any]) -> list[str]:
+def _registry_lines(comparison: "ComparisonResult", registry: "RegisteredCandidates") -> list[str]:
     """Return the registered versions, and which of them are better than the champion."""
-    registry = comparison["registry"]
     candidates = registry["candidates"]
     if not candidates:
         return []
@@ -246,7 +258,8 @@ def _registry_lines(comparison: dict[str, Any]) -> list[str]:
     better = [each["version"] for each in candidates if each["better"]]
     if registry["champion"] is None:
         challenger = registry["challenger"]
-        name = f"{names.get(challenger, 'an earlier candidate with a better score')} (version {challenger})"
+        name_of_challenger = None if challenger is None else names.get(challenger)
+        name = f"{name_of_challenger or 'an earlier candidate with a better score'} (version {challenger})"
         would = f"refuses, since another is better, to make {name} the first"
         if challenger not in names:
             would = f"judges {name} by the comparison that it comes from"
@@ -259,7 +272,7 @@ def _registry_lines(comparison: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _heading(comparison: dict[str, Any], seeds: int, unequal: bool) -> str:
+def _heading(comparison: "ComparisonResult", seeds: int, unequal: bool) -> str:
     """Return what the numbers of the table and the intervals below it are.
 
     Args:
@@ -337,10 +350,11 @@ def advise(
             session.print_progress(
                 f"takes about {minutes or project.params.advise.minutes:g} minutes; --minutes changes that"
             )
-        parameters: dict[str, Any] = {"minutes": minutes or 0.0, "methods": methods, "name": name}
         from flows.advise import advise as advise_flow  # while the server starts
 
-        advice = session.run_flow(advise_flow, project, **parameters, resume=resume)
+        advice = session.run_flow(
+            advise_flow, project, minutes=minutes or 0.0, methods=methods, name=name, resume=resume
+        )
         again = ["siloflow", "advise", "--resume", "--apply", "--name", advice["experiment"]]
         again += [f"--set={override}" for override in overrides or []]
         failed = bool(advice["comparison"]["failed"])
@@ -353,7 +367,7 @@ def advise(
                 session.print_progress(line)
 
 
-def print_advice(advice: dict[str, Any], console: "PlainConsole") -> None:
+def print_advice(advice: "Advice", console: "PlainConsole") -> None:
     """Print the advice and where its files are."""
     from flows.experiments.advice.advice_text import described
 
@@ -362,7 +376,7 @@ def print_advice(advice: dict[str, Any], console: "PlainConsole") -> None:
     console.print()
     console.print(f"data version  {advice['data_version']}")
     console.print(f"experiment    {advice['experiment']}")
-    if advice["apply"]:
+    if advice.get("apply"):
         console.print(f"apply it      {advice['apply']}", soft_wrap=True)
     console.print(f"look closer   {LOOK_CLOSER}")
 
@@ -389,7 +403,7 @@ def schedule(
         from flows.orchestration.servers.prefect_process import last_port, save_port
 
         session.start_server(ui=True, **last_port(project.root, port))
-        from flows.schedule import cron_schedule, serve
+        from flows.schedule import Parameters, cron_schedule, serve
 
         when = cron_schedule(cron)
         _plan(project, methods, numbers, None)
@@ -399,7 +413,7 @@ def schedule(
 
         close_abandoned(project.root, project)
         # lists, not null: Prefect's form checks the types of its fields
-        parameters = {"methods": methods or [], "seeds": numbers or []}
+        parameters: Parameters = {"methods": methods or [], "seeds": numbers or []}
         serve(project.root, when, address, parameters, overrides or [])
 
 

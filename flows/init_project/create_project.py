@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -22,6 +21,7 @@ from silos.io.atomic_io import write_bytes
 from silos.param_types import MAX_NAME_LENGTH
 from silos.versioning.dvc_files import first_commit, init_repositories
 from silos.versioning.git_commands import add_ignored
+from tasks.tracking.result_types.project_results import ChosenNetwork, CreatedProject, RowsRead
 
 TEMPLATES = Path(__file__).parent  # its params.yaml equals that of siloflow's repository
 
@@ -243,7 +243,7 @@ def _image_params(side: int) -> dict[str, str]:
     }
 
 
-def _yaml(value: Any) -> str:
+def _yaml(value: object) -> str:
     """Return the value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=2**31)
     return str(text).removesuffix("...\n").strip()
@@ -294,7 +294,7 @@ def create_project(
     ops: bool = False,
     force: bool = False,
     ask: Ask | None = None,
-) -> dict[str, Any]:
+) -> CreatedProject:
     """Create a project in a new folder, or in one that is empty apart from the data's file.
 
     Args:
@@ -307,7 +307,7 @@ def create_project(
         ask: Asks the user for the column of a role that is unclear.
 
     Returns:
-        What was created, what was guessed, and the data's size, as plain JSON.
+        What was created, what was guessed, and the data's size.
 
     Raises:
         UserError: If the folder is not empty, or the file is no source; then nothing is created.
@@ -345,6 +345,9 @@ def create_project(
         model = load_params(folder).model
         repositories = init_repositories(folder)
         committed = "git" in repositories and first_commit(folder)
+    network: ChosenNetwork = {"kind": model.kind}
+    if model.kind == "mlp":
+        network["hidden"] = model.hidden
     return {
         "folder": str(folder),
         "repositories": repositories,
@@ -357,7 +360,7 @@ def create_project(
         "missing": [] if data is None else list(data.missing),
         "replaced": replaced,
         "read": None if data is None else _describe(data),
-        "network": {"kind": model.kind, **({"hidden": model.hidden} if model.kind == "mlp" else {})},
+        "network": network,
     }
 
 
@@ -431,7 +434,7 @@ def _data_name(data: OwnData) -> str:
     return re.sub(r"[^A-Za-z0-9_-]+", "-", stem).strip("-_")[:MAX_NAME_LENGTH] or "mine"
 
 
-def _describe(data: OwnData) -> dict[str, Any]:
+def _describe(data: OwnData) -> RowsRead:
     """Describe the rows that were read."""
     rows = data.rows
     silos = rows.domain if rows.client is None else rows.client

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from silos.sources.tabular.table_reader import TableSample
 Choice = Literal["drop_rows", "mean", "zero"]
 """A value of `--missing`; without missing values, `missing: refuse` is written."""
 
-_VALUES: dict[Choice, str | dict[str, Any]] = {"drop_rows": "drop_rows", "mean": {"fill": "mean"}, "zero": {"fill": 0}}
+MissingValue = str | dict[str, str | int]
+"""A value of `missing` in params.yaml."""
+
+_VALUES: dict[Choice, MissingValue] = {"drop_rows": "drop_rows", "mean": {"fill": "mean"}, "zero": {"fill": 0}}
 _MOST_DROPPED = 0.1  # share of the rows that may be dropped for a missing value
 
 
@@ -23,7 +26,7 @@ _MOST_DROPPED = 0.1  # share of the rows that may be dropped for a missing value
 class MissingPolicy:
     """The value of `data.source.missing`, and a sentence on each choice, the chosen one first."""
 
-    value: str | dict[str, Any]
+    value: MissingValue
     choices: tuple[str, ...] = ()
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Annotated, Any, get_args, get_origin
+from typing import IO, Annotated, Any, TypeVar, get_args, get_origin
 
 from prefect import Flow
 from prefect.context import FlowRunContext
@@ -54,7 +54,10 @@ class IncompleteError(Exception):
         self.result = result
 
 
-class ProjectFlow(Flow):
+Result = TypeVar("Result")
+
+
+class ProjectFlow(Flow[..., Result]):
     """A flow whose function gets the project where Prefect has `overrides`, the differences from params.yaml as text.
 
     A call from Python or a deployment's run opens the project with these overrides; a call starts Prefect's API if none
@@ -65,7 +68,7 @@ class ProjectFlow(Flow):
         run_name: The name of its runs on Prefect's page.
     """
 
-    def __init__(self, function: Callable[..., Any], run_name: str) -> None:
+    def __init__(self, function: Callable[..., Result], run_name: str) -> None:
         runner: Any = ThreadPoolTaskRunner()  # Prefect's types admit only its base class
         super().__init__(
             _entry(function),
@@ -79,11 +82,11 @@ class ProjectFlow(Flow):
         signature = inspect.signature(self.fn)
         self.__signature__ = _Signature([*signature.parameters.values()], return_annotation=signature.return_annotation)
 
-    def __call__(self, *args: Any, **options: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Result:  # type: ignore[override] # no `return_state`
         """Return the flow's result; raises a TypeError if these are not its parameters."""
         return self.on(None, **self._bind(args, options))
 
-    def on(self, project: Project | None, /, **parameters: Any) -> Any:
+    def on(self, project: Project | None, /, **parameters: Any) -> Result:
         """Run the flow on an open project, and return its result, also if Prefect's API failed meanwhile.
 
         Args:
@@ -184,7 +187,7 @@ def _flow_of(module: str, name: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def project_flow(run_name: str) -> Callable[[Callable[..., Any]], ProjectFlow]:
+def project_flow(run_name: str) -> Callable[[Callable[..., Result]], ProjectFlow[Result]]:
     """Make the function a flow of the same name; see `ProjectFlow`."""
     return lambda function: ProjectFlow(function, run_name)
 

@@ -40,6 +40,7 @@ from tasks.messages.score_messages import Scores
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.result_tables import aggregates, by_client
+from tasks.tracking.result_types.comparison_result import BaselineDifference, ComparedBaseline
 from tasks.tracking.result_types.run_files import ValidationRecord
 from tasks.tracking.result_types.run_result import BaselineAnswer, ConstantBaseline, Metrics, RunMetrics
 from tasks.uncertainty_check import uncertainty_check
@@ -272,11 +273,11 @@ def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | 
 
 def against_baseline(
     project: Project, scored: Baseline, runs: Mapping[str, Sequence[Outcomes]], tuned: bool
-) -> dict[str, Any]:
+) -> ComparedBaseline:
     """Compare each method with the baseline, on all of its seeds; `sentence` is set if none is better by what matters."""
     name, quantity = scored.about["name"], project.quantity
     matters, small = smallest_that_matters(project, scored.about["metrics"][quantity.headline]), False
-    paired = []
+    paired: list[BaselineDifference] = []
     for method, outcomes in runs.items():
         same = [scored.outcomes] * len(outcomes)
         difference = compare_pairs(PlainRunner(), scored.silos, outcomes, same, quantity)

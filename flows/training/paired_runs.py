@@ -46,6 +46,7 @@ from tasks.paired_outcomes import (
     score_by_class,
     score_prior_shift,
 )
+from tasks.tracking.result_types.comparison_result import CorrectedInterval, Interval, PairedDifference
 
 _STACK = 16  # clients; fixed, since sums over common rows are added stack by stack
 
@@ -265,8 +266,8 @@ def smallest_that_matters(project: Project, reference: float | None) -> float:
 
 def paired_records(
     pairs: Sequence[MeasuredPair], over: str, shared: float, quantity: TaskMetrics, matters: float = 0.0
-) -> list[dict[str, Any]]:
-    """Describe each pair as JSON.
+) -> list[PairedDifference]:
+    """Describe each pair.
 
     `difference`, `low`, `high` and `p` are without a correction, and hold for the silos of the data, or for all
     partitions. With `over: silos`, `silos` holds the interval for other silos. `corrected` has the interval that the
@@ -287,34 +288,45 @@ def paired_records(
     records = []
     for index, (pair, corrected) in enumerate(zip(pairs, holm_intervals(silos or plain), strict=True)):
         found = difference_record(pair.method, pair.reference, corrected, quantity, matters)
-        records.append(
-            {
-                "method": pair.method,
-                "reference": pair.reference,
-                "seeds": list(pair.seeds),
-                "distinguishable": corrected.distinguishable,
-                "matters": matters,
-                **found,
-                # replaces the corrected low, high and p of `found`, which `corrected` repeats below
-                **_interval(plain[index]),
-                **({"silos": _interval(silos[index])} if silos else {}),
-                "corrected": {name: found[name] for name in ("low", "high", "better", "sentence")} | {"p": corrected.p},
-            }
-        )
-    return records
-
-
-def withhold_winners(paired: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the records without a winner, for a comparison that lacks what --publish requires."""
-    records = []
-    for record in paired:
-        if record["distinguishable"]:
-            sentence = f"{record['sentence'].rpartition(': ')[0]}: no winner is named"
-            none: dict[str, Any] = {"better": None, "sentence": sentence}
-            corrected = {**record["corrected"], **none}
-            record = {**record, **none, "distinguishable": False, "corrected": corrected, "withheld": True}
+        record: PairedDifference = {
+            "method": pair.method,
+            "reference": pair.reference,
+            "seeds": list(pair.seeds),
+            "distinguishable": corrected.distinguishable,
+            "matters": matters,
+            **found,
+            # replaces the corrected low, high and p of `found`, which `corrected` repeats below
+            **_interval(plain[index]),
+            "corrected": {
+                "low": found["low"],
+                "high": found["high"],
+                "better": found["better"],
+                "sentence": found["sentence"],
+                "p": corrected.p,
+            },
+        }
+        if silos:
+            record["silos"] = _interval(silos[index])
         records.append(record)
     return records
+
+
+def withhold_winners(paired: Sequence[PairedDifference]) -> list[PairedDifference]:
+    """Return the records without a winner, for a comparison that lacks what --publish requires."""
+    return [_withheld(record) if record["distinguishable"] else record for record in paired]
+
+
+def _withheld(record: PairedDifference) -> PairedDifference:
+    sentence = f"{record['sentence'].rpartition(': ')[0]}: no winner is named"
+    corrected: CorrectedInterval = {**record["corrected"], "better": None, "sentence": sentence}
+    return {
+        **record,
+        "better": None,
+        "sentence": sentence,
+        "distinguishable": False,
+        "corrected": corrected,
+        "withheld": True,
+    }
 
 
 def _difference(pair: MeasuredPair, shared: float, quantity: TaskMetrics) -> Difference:
@@ -324,5 +336,5 @@ def _difference(pair: MeasuredPair, shared: float, quantity: TaskMetrics) -> Dif
     return difference_over_partitions(pair.partitions, shared, **options)
 
 
-def _interval(measured: Difference) -> dict[str, float]:
+def _interval(measured: Difference) -> Interval:
     return {"low": measured.low, "high": measured.high, "p": measured.p}

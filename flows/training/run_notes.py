@@ -1,7 +1,7 @@
 """Builds notes on a run's numbers: rows that are not scaled, partial evaluation, and training that did not improve."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from flows.methods.base import Method
 from flows.methods.client_sampler import validation_rows
@@ -17,6 +17,7 @@ from silos.storage.manifest import ROLES
 from tasks.execution.task_runner import Runner
 from tasks.fit_scale import LARGE, SMALL, check_scale
 from tasks.messages.statistics_messages import ScaleCheck
+from tasks.tracking.result_types.comparison_result import ComparisonNote
 from tasks.tracking.result_types.run_result import Note, RunMetrics, RunResult
 
 _WAY_OUT = (
@@ -121,16 +122,15 @@ def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMet
     return [{"about": "training", "sentence": sentence}]
 
 
-def merge_notes(results: Iterable[RunResult]) -> list[dict[str, Any]]:
+def merge_notes(results: Iterable[RunResult]) -> list[ComparisonNote]:
     """Merge the notes of several runs: each note once, with the methods that it applies to."""
-    methods: dict[tuple[str, str], list[str]] = {}
+    merged: dict[tuple[str, str], ComparisonNote] = {}
     for result in results:
         for note in result.get("notes", ()):  # runs of earlier versions have none
-            methods.setdefault((note["about"], note["sentence"]), []).append(result["method"])
-    return [
-        {"about": about, "sentence": sentence, "methods": list(dict.fromkeys(names))}
-        for (about, sentence), names in methods.items()
-    ]
+            of_methods = merged.setdefault((note["about"], note["sentence"]), {**note, "methods": []})["methods"]
+            if result["method"] not in of_methods:
+                of_methods.append(result["method"])
+    return list(merged.values())
 
 
 def _scored_counts(scored: Silos, all_clients: Silos) -> str:

@@ -13,7 +13,7 @@ variance. `siloflow bench --intervals` repeats the simulations, also of silos an
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -396,9 +396,20 @@ def difference_sentence(
     return f"{method} − {reference} {metrics.difference(measured.mean, measured.low, measured.high)}: {verdict}"
 
 
+class DifferenceRecord(TypedDict):
+    """The paired difference of two methods, first minus second, with its 95 % interval; null if it is not finite."""
+
+    difference: float | None
+    low: float | None
+    high: float | None
+    better: str | None
+    """Null if neither is certainly better, by what matters or more."""
+    sentence: str
+
+
 def difference_record(
     first: str, second: str, difference: Difference, metrics: TaskMetrics, matters: float = 0.0
-) -> dict[str, Any]:
+) -> DifferenceRecord:
     """Describe which is better and by how much, as JSON; neither is if they differ by less than what matters.
 
     Args:
@@ -417,9 +428,16 @@ def difference_record(
     }
 
 
+class CellDifferenceRecord(DifferenceRecord):
+    """The paired difference of two cells of a published table."""
+
+    first: str
+    second: str
+
+
 def cell_difference_record(
     first: str, second: str, difference: Difference, metrics: TaskMetrics, classes: Sequence[str] | None = None
-) -> dict[str, Any]:
+) -> CellDifferenceRecord:
     """Describe two cells of a table with their names, and the classes that the comparison was restricted to."""
     record = difference_record(first, second, difference, metrics)
     suffix = f" on {', '.join(classes)}" if classes else ""

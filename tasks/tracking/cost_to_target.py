@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 from models.metrics.base_metrics import TaskMetrics, metric_value
+from tasks.tracking.result_types.comparison_result import TableRow, TargetCost
 from tasks.tracking.result_types.journal_record import RoundSummary
+from tasks.tracking.result_types.run_result import ConstantBaseline
 
 SHARE = 0.9
 """Share of the way from the constant baseline to the best method's final metric, which is the target by default."""
@@ -66,32 +67,29 @@ def _seconds(record: RoundSummary) -> float:
     return float(record["seconds"]["round"])
 
 
-def target_of_best(
-    table: Sequence[Mapping[str, Any]], baseline: Mapping[str, Any] | None, quantity: TaskMetrics
-) -> float | None:
+def target_of_best(table: Sequence[TableRow], baseline: ConstantBaseline | None, quantity: TaskMetrics) -> float | None:
     """Return the metric at 90 % of the way from the constant baseline to the best method of a comparison's table.
 
     A share of the way also has a meaning if less of the metric is better, or if the metric is high by chance. None if
     no method is better than the baseline, or without test rows.
     """
-    finite = [row for row in table if quantity.score(row) > -math.inf]
-    constant = (baseline or {}).get("metrics", {}).get(quantity.headline)
-    if not finite or constant is None:
+    best = metric_value(max(table, key=quantity.score, default={}), quantity.headline)
+    constant = None if baseline is None else metric_value(baseline["metrics"], quantity.headline)
+    if best is None or not math.isfinite(best) or constant is None:
         return None
-    best = max(finite, key=quantity.score)[quantity.headline]
     return constant + SHARE * (best - constant) if quantity.gain(best - constant) > 0 else None
 
 
 def costs_to_target(
     curves: Mapping[str, CostCurve | None], target: float, quantity: TaskMetrics
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, TargetCost]:
     """Map each method to the target, and to rounds, bytes and seconds until it is reached; None where it is not."""
-    return {method: {"target": target, **_cost(curve, target, quantity)} for method, curve in curves.items()}
+    return {method: _cost(curve, target, quantity) for method, curve in curves.items()}
 
 
-def _cost(curve: CostCurve | None, target: float, quantity: TaskMetrics) -> dict[str, float | None]:
+def _cost(curve: CostCurve | None, target: float, quantity: TaskMetrics) -> TargetCost:
     for i, value in enumerate(curve.values if curve else ()):
         if quantity.reaches({quantity.headline: value}, target):
             assert curve is not None
-            return {"rounds": curve.rounds[i], "bytes": curve.bytes[i], "seconds": curve.seconds[i]}
-    return {"rounds": None, "bytes": None, "seconds": None}
+            return {"target": target, "rounds": curve.rounds[i], "bytes": curve.bytes[i], "seconds": curve.seconds[i]}
+    return {"target": target, "rounds": None, "bytes": None, "seconds": None}

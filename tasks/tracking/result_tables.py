@@ -6,15 +6,16 @@ import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.base_metrics import TASK_METRICS, TaskMetrics, metric_value
 from models.metrics.client_metrics import ClientMetric
 from silos.io.atomic_io import writing
 from tasks.messages.score_messages import Scores
+from tasks.tracking.result_types.comparison_result import TableRow
 from tasks.tracking.result_types.journal_record import RoundRecord
+from tasks.tracking.result_types.run_result import ClientScore, RunResult
 
 ACCURACY = TASK_METRICS["classification"]
 
@@ -38,7 +39,7 @@ def write_client_table(path: Path, records: Callable[[], Iterable[RoundRecord]])
     return path
 
 
-def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCURACY) -> list[dict[str, Any]]:
+def table_rows(results: Sequence[RunResult], metric: TaskMetrics = ACCURACY) -> list[TableRow]:
     """Return one row per method: means over seeds, and in `accuracy/mean/sd` the standard deviation over seeds (n - 1).
 
     If a metric of one seed is not finite, since training diverged, it has no mean. The loss is the mean of finite ones.
@@ -47,9 +48,9 @@ def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCUR
     others = tuple(f"{role}/{metric.headline}" for role in ("fresh", "unseen"))  # if the data have such clients
     for method in dict.fromkeys(r["method"] for r in results):
         runs = [r for r in results if r["method"] == method]
-        row: dict[str, Any] = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
+        row: TableRow = {"method": method, "model": runs[0]["model"], "seeds": len(runs)}
         for name in (*metric.columns, "loss/mean", *others):
-            numbers = [r["metrics"].get(name) for r in runs]
+            numbers = [metric_value(r["metrics"], name) for r in runs]
             if name in others and numbers == [None] * len(runs):
                 continue
             values = [v for v in numbers if v is not None and math.isfinite(v)]
@@ -63,6 +64,13 @@ def table_rows(results: Sequence[Mapping[str, Any]], metric: TaskMetrics = ACCUR
         row["bytes/down"] = statistics.fmean(r["bytes"]["down"] for r in runs)
         rows.append(row)
     return rows
+
+
+def client_scores(run: RunResult, metric: str) -> list[ClientScore]:
+    """Return each client's score by a metric, as a run's result has it."""
+    scores = run["metrics"][f"{metric}/by_client"]
+    assert isinstance(scores, list), "a list of clients"
+    return scores
 
 
 def by_client(scores: Sequence[Scores], metric: TaskMetrics = ACCURACY) -> dict[str, ClientValues]:

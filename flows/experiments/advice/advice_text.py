@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -14,9 +14,11 @@ from flows.experiments.advice.proof import Proof
 from flows.experiments.advice.race import Race
 from flows.experiments.comparison.client_gains import ALONE, losers_text
 from flows.experiments.comparison.comparison_text import sentences_first, short_setting
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.paired_difference import Difference, better_method
 from silos.io.memory_and_disk import size
+from tasks.tracking.result_types.advice_result import Advice, AdviceDecision, RunCost
+from tasks.tracking.result_types.comparison_result import ComparisonConclusions, MethodGains, TableRow
 
 Differences = Mapping[tuple[str, str], Difference]
 
@@ -43,6 +45,15 @@ class Cost(NamedTuple):
     received: float
     seconds: float
     keeps_state: bool
+
+    def as_json(self) -> RunCost:
+        """Return the record of the cost."""
+        return {
+            "sent": self.sent,
+            "received": self.received,
+            "seconds": self.seconds,
+            "keeps_state": self.keeps_state,
+        }
 
 
 def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics, matters: float = 0.0) -> bool:
@@ -113,23 +124,23 @@ def decide(
     choice: str,
     settings: Mapping[str, Sequence[str]],
     proof: Proof,
-    comparison: Mapping[str, Any],
+    comparison: ComparisonConclusions,
     leave: Mapping[str, int] | None = None,
     costs: Mapping[str, Cost] | None = None,
-) -> dict[str, Any]:
-    """Return the advice as plain JSON; `train_alone` names the silos that should not take part in FedAvg.
+) -> AdviceDecision:
+    """Return the advice; `train_alone` names the silos that should not take part in FedAvg.
 
     Args:
         quantity: The metric.
         choice: The method that won the race.
         settings: The settings that each proved method was given.
         proof: What the proof measured.
-        comparison: The record of the proof's runs.
+        comparison: What the comparison of the proof's runs concludes.
         leave: `clients.leave` of params.yaml; None if no client leaves.
         costs: What a run of each proved method costs; None if that is not known.
     """
     differences = _finite(proof.differences)
-    rows = {row["method"]: row for row in comparison["table"]}
+    rows = {str(row["method"]): row for row in comparison["table"]}
     diverged = [method for method, row in rows.items() if row.get(quantity.headline) is None]
     compared = [pair["matters"] for pair in comparison.get("paired", ())]
     matters = compared[0] if compared else quantity.least_that_matters(None)
@@ -164,10 +175,12 @@ def decide(
         proved_lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
     ranges = len(proved_lines) - unknown + bool(outside)
     lines += [*proved_lines, *([_legend(quantity, ranges)] if ranges else [])]
-    gains = (comparison.get("gains") or {}).get("methods", {}).get(advised)
+    over_alone = comparison.get("gains")
+    gains = over_alone["methods"].get(advised) if over_alone else None
     if gains and gains["compared"] and not outside:
+        losers = losers_text(gains["worse"], gains["certain_worse"], gains["compared"], "silo")
         most = _greatest_losses(gains, quantity)
-        lines.append(f"With {NAMES.get(advised, advised)}, {losers_text(gains, 'silo')}, against training alone{most}.")
+        lines.append(f"With {NAMES.get(advised, advised)}, {losers}, against training alone{most}.")
     lines += _costs(advised, {} if outside else costs or {})  # those of FedAvg with all silos
     if not useless and not outside:  # a score of FedAvg with all silos says nothing of that without some
         lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
@@ -180,13 +193,12 @@ def decide(
             {"first": a, "second": b, "difference": d.mean, "low": d.low, "high": d.high}
             for (a, b), d in proof.differences.items()
         ],
-        "costs": {method: cost._asdict() for method, cost in (costs or {}).items()},
+        "costs": {method: cost.as_json() for method, cost in (costs or {}).items()},
         "lines": lines,
-        "comparison": comparison,
     }
 
 
-def described(advice: Mapping[str, Any]) -> list[str]:
+def described(advice: Advice) -> list[str]:
     """Return the advice as lines: what to use and why, what the silos differ in, and what the race was."""
     sentences = " ".join(advice["diagnosis"]["sentences"][:2])
     diagnosis = [f"How the silos differ: {sentences}"] if sentences else []
@@ -350,7 +362,7 @@ def _aligned_features(settings: Sequence[str]) -> list[str]:
     return [feature for value in values for feature in yaml.safe_load(value)["features"]]
 
 
-def _greatest_losses(gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
+def _greatest_losses(gains: MethodGains, quantity: TaskMetrics) -> str:
     """Name the silos that lose most on average, as the end of a sentence; empty if none loses, or some do certainly."""
     differences = {silo: record["difference"] for silo, record in gains.get("clients", {}).items()}
     by_silo = {silo: quantity.gain(mean) for silo, mean in differences.items() if mean is not None}
@@ -384,8 +396,8 @@ def _costs(advised: str, costs: Mapping[str, Cost]) -> list[str]:
     return [f"{line} FedAvg: {duration(shared.seconds)}; {others}."]
 
 
-def _new_silo(aligned: Sequence[str], row: Mapping[str, Any], quantity: TaskMetrics) -> str:
-    fresh = row.get(f"fresh/{quantity.headline}")
+def _new_silo(aligned: Sequence[str], row: TableRow, quantity: TaskMetrics) -> str:
+    fresh = metric_value(row, f"fresh/{quantity.headline}")
     if fresh is not None:
         return f"Silos that took no part in training have {quantity.label} {quantity.number(fresh)} with it."
     if row.get("model") == "personal":

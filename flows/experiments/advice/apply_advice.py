@@ -1,9 +1,8 @@
 """Writes an advised method and its settings into params.yaml, and leaves comments and all other characters as they are."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -15,9 +14,10 @@ from flows.methods.method_settings import check_names
 from silos import strict_yaml
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
+from tasks.tracking.result_types.advice_result import Advice
 
 
-def apply_advice(root: Path, advice: Mapping[str, Any]) -> list[str]:
+def apply_advice(root: Path, advice: Advice) -> list[str]:
     """Write the advice into params.yaml of this folder and return the changed lines as a diff; empty if there are none.
 
     The learning rate is that of all methods. `siloflow compare` then trains the advised method and the references.
@@ -58,7 +58,7 @@ def with_overrides(text: str, overrides: Sequence[str]) -> str:
     return text
 
 
-def _means(text: str, wanted: Any) -> bool:
+def _means(text: str, wanted: object) -> bool:
     """Return whether the text has this content; a changed anchor or merged section may leave no YAML."""
     try:
         return bool(strict_yaml.load(text) == wanted)
@@ -66,7 +66,7 @@ def _means(text: str, wanted: Any) -> bool:
         return False
 
 
-def _set(text: str, keys: Sequence[str], value: Any) -> str:
+def _set(text: str, keys: Sequence[str], value: object) -> str:
     node = yaml.compose(text, yaml.SafeLoader)
     assert node is not None, "params.yaml has sections"
     for depth, key in enumerate(keys):
@@ -79,7 +79,7 @@ def _set(text: str, keys: Sequence[str], value: Any) -> str:
     return _replace(text, node, as_yaml(value))
 
 
-def _nested(keys: Sequence[str], value: Any) -> str:
+def _nested(keys: Sequence[str], value: object) -> str:
     """Return the value below these keys, in one line."""
     for key in reversed(keys):
         value = {key: value}
@@ -112,7 +112,7 @@ def _end(node: yaml.Node) -> int:
     return end
 
 
-def _plain_set(tree: Any, keys: Sequence[str], value: Any) -> Any:
+def _plain_set(tree: object, keys: Sequence[str], value: object) -> object:
     """Return the content with the value; None if a key is inside a list."""
     if not keys:
         return value

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict
 
 from flows.core.search_space import Grid, Point
 from flows.experiments.advice.race import Candidate
@@ -24,6 +24,7 @@ from flows.project.project import Project
 from flows.project.training_setup import own_columns
 from models.diagnosis.nested_tests import TYPES
 from silos.errors import UserError
+from tasks.tracking.result_types.advice_result import NearestCell
 from tasks.tracking.result_types.diagnosis_result import GroupDifferences
 
 SHARED, POOLED = "fedavg", "pooled"
@@ -118,6 +119,11 @@ def _settings(project: Project, name: str) -> list[Candidate]:
     return [Candidate(name, tuple(grid.settings(point)), index, own.is_bound) for index, point in enumerate(nearest)]
 
 
+class _EvidenceCell(TypedDict):
+    situation: list[float]
+    gains: dict[str, float]
+
+
 EVIDENCE = Path(__file__).with_name("evidence.json")
 """The matrix as JSON: by cell, its situation and each method's gain."""
 
@@ -156,13 +162,11 @@ def situation_of(report: GroupDifferences, rows: Sequence[int]) -> Situation:
 
 def load_evidence() -> list[Evidence]:
     """Return the cells that siloflow comes with."""
-    cells: dict[str, Any] = json.loads(EVIDENCE.read_text(encoding="utf-8"))
+    cells: dict[str, list[_EvidenceCell]] = json.loads(EVIDENCE.read_text(encoding="utf-8"))
     return [Evidence(name, Situation(*cell["situation"]), cell["gains"]) for name, [cell] in cells.items()]
 
 
-def predicted_gains(
-    evidence: Sequence[Evidence], situation: Situation
-) -> tuple[dict[str, float], dict[str, Any] | None]:
+def predicted_gains(evidence: Sequence[Evidence], situation: Situation) -> tuple[dict[str, float], NearestCell | None]:
     """Return each method's mean gain in points over the nearest cells, and the nearest `cell` with its `distance`.
 
     Without evidence there are no gains, and the nearest is None.

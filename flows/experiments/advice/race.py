@@ -6,12 +6,13 @@ interval shows to be behind the leader is dropped as behind; others are dropped 
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flows.experiments.comparison.tuner import Score
 from models.metrics.paired_difference import Difference
+from tasks.tracking.result_types.advice_result import RaceRecord
 
 KEPT = 3
 """One in this number of candidates trains on."""
@@ -109,26 +110,35 @@ class Race:
     minutes: float = 0.0
     pace: Pace | None = None
 
-    def as_json(self) -> dict[str, Any]:
-        """Return plain JSON."""
+    def as_json(self) -> RaceRecord:
+        """Return plain JSON, which `from_json` reads."""
         return {
             "rungs": self.rungs,
-            "alive": [[c.method, list(c.settings), c.index, c.bound] for c in self.alive],
+            "alive": [(c.method, list(c.settings), c.index, c.bound) for c in self.alive],
             "legs": {
-                n: [leg.rounds, leg.score and list(leg.score), leg.seconds, leg.failure] for n, leg in self.legs.items()
+                n: (
+                    leg.rounds,
+                    None if leg.score is None else (leg.score.value, leg.score.loss),
+                    leg.seconds,
+                    leg.failure,
+                )
+                for n, leg in self.legs.items()
             },
             "dropped": self.dropped,
             "rung": self.rung,
             "seconds": self.seconds,
             "before": self.before,
             "minutes": self.minutes,
-            "pace": self.pace and list(self.pace),
+            "pace": None if self.pace is None else (self.pace.run, self.pace.round),
         }
 
     @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> "Race":
+    def from_json(cls, saved: RaceRecord) -> "Race":
         """Return the race that `as_json` described."""
-        legs = {n: Leg(r, Score(*score) if score else None, s, why) for n, (r, score, s, why) in saved["legs"].items()}
+        legs = {
+            name: Leg(rounds, None if score is None else _score_from_json(*score), seconds, failure)
+            for name, (rounds, score, seconds, failure) in saved["legs"].items()
+        }
         alive = [Candidate(m, tuple(settings), index, bound) for m, settings, index, bound in saved["alive"]]
         pace = Pace(*saved["pace"]) if saved["pace"] else None
         dropped, rung, seconds = dict(saved["dropped"]), saved["rung"], saved["seconds"]
@@ -169,6 +179,11 @@ class Race:
     def _ranked(self, some: Sequence[Candidate]) -> list[Candidate]:
         scored = [c for c in some if c.name in self.legs and self.legs[c.name].score is not None]
         return sorted(scored, key=lambda c: _rank(self.legs[c.name]), reverse=True)
+
+
+def _score_from_json(value: float, loss: float | None) -> Score:
+    """Return the score; a loss that is not finite, which JSON has as null, is the worst."""
+    return Score(value, math.inf if loss is None else loss)
 
 
 def rungs_of(rounds: int) -> list[int]:

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,25 @@ from flows.training.paired_runs import (
     predictions_by_class,
     scales_of_clients,
 )
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.paired_difference import Difference, Stratum, difference, holm, holm_intervals
 from silos.cohort import Silos
 from silos.errors import some
 from silos.privacy.silo_policy import least_rows_of
 from tasks.execution.task_runner import PrefectRunner
 from tasks.messages.message_policy import LEAST_ROWS
+from tasks.tracking.result_tables import client_scores
+from tasks.tracking.result_types.comparison_result import (
+    ClassRecords,
+    ClientDifference,
+    ClientSpread,
+    ComparedClient,
+    GainOfWorst,
+    Gains,
+    MeanGain,
+    MethodGains,
+)
+from tasks.tracking.result_types.run_result import RunResult
 
 ALONE = "local_only"
 """The method in which each client trains alone."""
@@ -37,11 +49,11 @@ _MOST_CLASSES = 100  # counts grow with the square
 _RARE = 0.2  # of the test rows
 _TIE = 1e-12  # rounding errors of a bounded difference
 
-Runs = Mapping[tuple[str, int], Mapping[str, Any]]
+Runs = Mapping[tuple[str, int], RunResult]
 """The result of each finished run, by method and seed."""
 
 
-def client_records(silos: Silos, runs: Runs, quantity: TaskMetrics) -> list[dict[str, Any]]:
+def client_records(silos: Silos, runs: Runs, quantity: TaskMetrics) -> list[ComparedClient]:
     """List every scored client with its role, training rows, test rows, domain, and metric by method.
 
     A metric is the mean over seeds; None without a finite one.
@@ -62,16 +74,17 @@ def client_records(silos: Silos, runs: Runs, quantity: TaskMetrics) -> list[dict
     ]
 
 
-def worst_client(clients: Sequence[Mapping[str, Any]], method: str, quantity: TaskMetrics) -> str | None:
+def worst_client(clients: Sequence[ComparedClient], method: str, quantity: TaskMetrics) -> str | None:
     """Return the federated client with the worst mean over seeds; None if no client has a finite one."""
-    values = {c["client"]: c["metrics"].get(method) for c in clients if c["role"] == "federated"}
-    return min((c for c, v in values.items() if v is not None), key=lambda c: quantity.gain(values[c]), default=None)
+    means = {c["client"]: c["metrics"].get(method) for c in clients if c["role"] == "federated"}
+    gains = {client: quantity.gain(mean) for client, mean in means.items() if mean is not None}
+    return min(gains, key=lambda client: gains[client], default=None)
 
 
 def gains_over_training_alone(
     project: Project, methods: Sequence[str], reference: str, seeds: Sequence[int], runs: Runs
-) -> dict[str, Any]:
-    """Return the gains of each method over training alone, as plain JSON.
+) -> Gains:
+    """Return the gains of each method over training alone.
 
     Args:
         project: The project; its scored federated clients are compared.
@@ -83,7 +96,7 @@ def gains_over_training_alone(
     Returns:
         `methods` maps a method to its gains (see `gains_of_methods`). `why_not` says why there are none.
     """
-    gains: dict[str, Any] = {"against": ALONE, "level": LEVEL, "methods": {}, "sentences": []}
+    gains: Gains = {"against": ALONE, "level": LEVEL, "methods": {}, "sentences": []}
     if ALONE not in methods:
         return {**gains, "why_not": f"Training alone was not compared: add {ALONE} to see which clients gain."}
     silos, quantity, measured = project.scored.federated(), project.quantity, dict[str, Measured]()
@@ -116,20 +129,22 @@ def gains_over_training_alone(
     return gains
 
 
-def gain_sentences(methods: Mapping[str, Mapping[str, Any]], reference: str) -> list[str]:
+def gain_sentences(methods: Mapping[str, MethodGains], reference: str) -> list[str]:
     """Return the sentences on the gains of the reference, and of the method with the greatest mean gain."""
     scores = {m: -math.inf if record["mean"] is None else record["mean"] for m, record in methods.items()}
     shown = [*(m for m in (reference,) if m in scores), *sorted(scores, key=lambda m: -scores[m])[:1]]
     return [methods[method]["sentence"] for method in dict.fromkeys(shown)]
 
 
-def gains_in_data_alone(gains: Mapping[str, Any]) -> dict[str, Any]:
+def gains_in_data_alone(gains: Gains) -> Gains:
     """Return the gains of a comparison over several partitions, which are those of data/, the first: `of` says so."""
 
     def here(sentence: str) -> str:
         return f"In data/ alone, {sentence}"
 
-    methods = {m: {**record, "sentence": here(record["sentence"])} for m, record in gains["methods"].items()}
+    methods: dict[str, MethodGains] = {
+        m: {**record, "sentence": here(record["sentence"])} for m, record in gains["methods"].items()
+    }
     return {**gains, "of": "data/ alone", "methods": methods, "sentences": [*map(here, gains["sentences"])]}
 
 
@@ -150,26 +165,23 @@ class Measured(NamedTuple):
     overall: Difference | None = None
 
 
-def gains_of_methods(measured: Mapping[str, Measured], quantity: TaskMetrics) -> dict[str, dict[str, Any]]:
-    """Return each method's gains over training alone, as plain JSON; positive is better, whatever the metric.
+def gains_of_methods(measured: Mapping[str, Measured], quantity: TaskMetrics) -> dict[str, MethodGains]:
+    """Return each method's gains over training alone; positive is better, whatever the metric.
 
     Args:
         measured: What was measured, by method.
         quantity: The metric.
 
     Returns:
-        `mean` is the mean gain over clients, with its 95 % interval `low` to `high`, by Holm's step-down over all methods.
-        `better` and `worse` count clients; `certain_better` and `certain_worse` name those with Holm's p-value of at most
-        0.05 over all clients.
-        `left_out` names clients that have a metric and no difference, since one of their classes has a single test row.
-        `untested` names clients with fewer than ten test rows, or by AUC and balanced accuracy of a class, which have a
-        difference but no p-value. `worst_tenth`
-        is the gain in the mean metric of the worst tenth of clients, in units of the metric. `worst_client` is the
-        client with the worst metric under the method. `spread` has the values of both, alone and with the method, and
-        the standard deviation over clients. `clients` has each client's difference, in the sign of the outcome.
+        The gains by method. The interval of the mean gain is corrected by Holm's step-down over all methods.
+        `certain_better` and `certain_worse` name clients with Holm's p-value of at most 0.05 over all clients.
+        `untested` names clients with fewer than ten test rows, or by AUC and balanced accuracy of a class.
+        `clients` has each client's difference, in the sign of the outcome.
     """
-    kinds: dict[str, Any] = {"bound": quantity.bound, "pooled_variance": quantity.alike}
-    plain = [m.overall or difference(list(m.strata.values()), **kinds) for m in measured.values()]
+    bound, alike = quantity.bound, quantity.alike
+    plain = [
+        m.overall or difference(list(m.strata.values()), bound=bound, pooled_variance=alike) for m in measured.values()
+    ]
     corrected = holm_intervals(plain)
     return {
         method: _gains_of_method(method, of_method, overall, quantity)
@@ -177,46 +189,50 @@ def gains_of_methods(measured: Mapping[str, Measured], quantity: TaskMetrics) ->
     }
 
 
-def _gains_of_method(method: str, found: Measured, overall: Difference, quantity: TaskMetrics) -> dict[str, Any]:
-    kinds: dict[str, Any] = {"bound": quantity.bound, "pooled_variance": quantity.alike}
+def _gains_of_method(method: str, found: Measured, overall: Difference, quantity: TaskMetrics) -> MethodGains:
     strata, metrics, testable, _ = found
-    measured = {client: difference([stratum], **kinds) for client, stratum in strata.items()}
+    measured = {
+        client: difference([stratum], bound=quantity.bound, pooled_variance=quantity.alike)
+        for client, stratum in strata.items()
+    }
     enough = {c for c in (strata if testable is None else testable) if strata[c].rows >= _TESTED_ROWS}
     tested = [c for c, d in measured.items() if c in enough and math.isfinite(d.p)]
     corrected = dict(zip(tested, holm([measured[c].p for c in tested]), strict=True))
     sides = {client: _side(quantity.gain(d.mean), quantity) for client, d in measured.items()}
     certain = {client: sides[client] for client in tested if corrected[client] <= LEVEL}
-    record: dict[str, Any] = {
-        **_interval(overall, quantity),
+    worse, compared = sum(side < 0 for side in sides.values()), sum(math.isfinite(d.mean) for d in measured.values())
+    certain_worse = [client for client, side in certain.items() if side < 0]
+    mean = _interval(overall, quantity)
+    return {
+        **mean,
         "better": sum(side > 0 for side in sides.values()),
-        "worse": sum(side < 0 for side in sides.values()),
-        "compared": sum(math.isfinite(d.mean) for d in measured.values()),
+        "worse": worse,
+        "compared": compared,
         "certain_better": [client for client, side in certain.items() if side > 0],
-        "certain_worse": [client for client, side in certain.items() if side < 0],
+        "certain_worse": certain_worse,
         "left_out": [c for c in metrics[1] if c in metrics[0] and c not in measured],
         "untested": [c for c, d in measured.items() if c not in corrected and math.isfinite(d.mean)],
         **_spread(*metrics, quantity),
         "clients": {c: _client_record(d, corrected.get(c)) for c, d in measured.items()},
+        "sentence": gain_sentence(method, mean, losers_text(worse, certain_worse, compared, "client"), quantity),
     }
-    return {**record, "sentence": gain_sentence(method, record, quantity)}
 
 
-def gain_sentence(method: str, record: Mapping[str, Any], quantity: TaskMetrics) -> str:
+def gain_sentence(method: str, gain: MeanGain, losers: str, quantity: TaskMetrics) -> str:
     """Return `fedavg gains 2.1 points on average over training alone; 3 of 9 clients lose, c04 certainly`."""
-    if record["mean"] is None:
+    if gain["mean"] is None:
         return f"{method} has no mean gain over training alone, since predictions of one of them are not finite."
-    return f"{method} {_average(record, quantity)}; {losers_text(record, 'client')}."
+    return f"{method} {_average(gain['mean'], gain['distinguishable'], quantity)}; {losers}."
 
 
-def losers_text(record: Mapping[str, Any], noun: str) -> str:
+def losers_text(losers: int, certain: Sequence[str], compared: int, noun: str) -> str:
     """Return `3 of 9 clients lose, c04 certainly`, with a noun for clients."""
-    losers, certain = record["worse"], record["certain_worse"]
     names = f"{some(certain, _NAMES)} certainly" if certain else "none certainly"
-    count = f"{losers} of {record['compared']} {noun}s lose{'s' if losers == 1 else ''}"
-    return f"{count}, {names}" if losers else f"none of {record['compared']} {noun}s loses"
+    count = f"{losers} of {compared} {noun}s lose{'s' if losers == 1 else ''}"
+    return f"{count}, {names}" if losers else f"none of {compared} {noun}s loses"
 
 
-def left_out_sentences(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def left_out_sentences(methods: Mapping[str, MethodGains]) -> list[str]:
     """Return the sentence on clients that have a metric under a method and no difference; none without such clients."""
     clients = list(dict.fromkeys(client for record in methods.values() for client in record["left_out"]))
     if not clients:
@@ -229,10 +245,10 @@ def left_out_sentences(methods: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [f"{some(clients, _NAMES)} {whose} test rows."]
 
 
-def class_records(project: Project, runs: Runs) -> dict[str, Any]:
-    """Return `classes`: the recall of each class by method, and what rare classes are taken for, as plain JSON.
+def class_records(project: Project, runs: Runs) -> ClassRecords | None:
+    """Return the recall of each class by method, and what rare classes are taken for.
 
-    Counts are sums over the federated clients, and means over seeds. Empty for a regression, for more than 100 classes,
+    Counts are sums over the federated clients, and means over seeds. None for a regression, for more than 100 classes,
     and if no client may report its classes. `rows` has the test rows of each class. A class with fewer than ten test
     rows has no recall. `confusion` has, of rare classes, the shares of rows that are predicted as another class; shares
     of fewer than ten rows are left out, or of fewer than the largest least rows of the clients' policies.
@@ -240,7 +256,7 @@ def class_records(project: Project, runs: Runs) -> dict[str, Any]:
     silos, classes = project.scored.federated(), project.silos.manifest.classes
     methods = list(dict.fromkeys(method for method, _ in runs))
     if project.silos.manifest.task != "classification" or len(classes) > _MOST_CLASSES or not methods:
-        return {}
+        return None
     outcomes = [
         [outcomes_of_run(project, project.root / run["folder"]) for (name, _), run in runs.items() if name == method]
         for method in methods
@@ -250,10 +266,10 @@ def class_records(project: Project, runs: Runs) -> dict[str, Any]:
     copies = len(silos.clients) if silos.common("test") else 1  # common rows count once for every client
     means = {m: c / len(of) / copies for m, c, of in zip(methods, counts, outcomes, strict=True) if c.any()}
     _, least = least_rows_of(Path(project.ledgers.folder), silos.clients)
-    return {"classes": describe_classes(classes, means, least)} if means else {}
+    return describe_classes(classes, means, least) if means else None
 
 
-def describe_classes(classes: Sequence[str], counts: Mapping[str, np.ndarray], least: int) -> dict[str, Any]:
+def describe_classes(classes: Sequence[str], counts: Mapping[str, np.ndarray], least: int) -> ClassRecords:
     """Return what `class_records` describes.
 
     Args:
@@ -277,12 +293,12 @@ def describe_classes(classes: Sequence[str], counts: Mapping[str, np.ndarray], l
     }
 
 
-def _average(record: Mapping[str, Any], quantity: TaskMetrics) -> str:
+def _average(mean: float, distinguishable: bool, quantity: TaskMetrics) -> str:
     """Return the mean gain in words; an error that falls has its sign, since "gains" would suggest that it rises."""
-    text = quantity.difference(*[quantity.gain(record["mean"])] * 3).partition(",")[0]
-    verb, than = ("gains", "over") if record["mean"] > 0 else ("loses", "against")
-    doubt = "" if record["distinguishable"] else ", not distinguishable from none"
-    if not _side(record["mean"], quantity):
+    text = quantity.difference(*[quantity.gain(mean)] * 3).partition(",")[0]
+    verb, than = ("gains", "over") if mean > 0 else ("loses", "against")
+    doubt = "" if distinguishable else ", not distinguishable from none"
+    if not _side(mean, quantity):
         return "neither gains nor loses on average against training alone"
     if quantity.higher_is_better:
         return f"{verb} {text.lstrip('+−')} on average {than} training alone{doubt}"
@@ -295,7 +311,7 @@ def _side(gain: float, quantity: TaskMetrics) -> int:
     return int(gain > tie) - int(gain < -tie)
 
 
-def _interval(overall: Difference, quantity: TaskMetrics) -> dict[str, Any]:
+def _interval(overall: Difference, quantity: TaskMetrics) -> MeanGain:
     if not math.isfinite(overall.mean):
         return {"mean": None, "low": None, "high": None, "distinguishable": False}
     low, high = sorted(quantity.gain(bound) for bound in (overall.low, overall.high))
@@ -307,7 +323,7 @@ def _interval(overall: Difference, quantity: TaskMetrics) -> dict[str, Any]:
     }
 
 
-def _client_record(measured: Difference, corrected: float | None) -> dict[str, float | None]:
+def _client_record(measured: Difference, corrected: float | None) -> ClientDifference:
     """Return a client's difference; the interval and p-values are None for a client with few rows."""
     mean = measured.mean if math.isfinite(measured.mean) else None
     if corrected is None:
@@ -315,33 +331,35 @@ def _client_record(measured: Difference, corrected: float | None) -> dict[str, f
     return {"difference": mean, "low": measured.low, "high": measured.high, "p": measured.p, "p_holm": corrected}
 
 
-def _spread(alone: Mapping[str, float], method: Mapping[str, float], quantity: TaskMetrics) -> dict[str, Any]:
+def _spread(alone: Mapping[str, float], method: Mapping[str, float], quantity: TaskMetrics) -> GainOfWorst:
     """Return how the worst tenth and the worst client move, and the deviation over clients, of clients in both."""
     clients = [client for client in alone if client in method]
     if not clients:
         return {"worst_tenth": None, "worst_client": None, "spread": {}}
-    tenth = math.ceil(len(clients) / 10)
-    spread: dict[str, dict[str, Any]] = {}
-    worst = ""
-    for name, values in (("alone", alone), ("method", method)):
-        ordered = sorted(clients, key=lambda c: quantity.gain(values[c]))
-        worst = ordered[0]
-        spread[name] = {
-            "worst_tenth": statistics.fmean(values[c] for c in ordered[:tenth]),
-            "worst_client": worst,
-            "worst": values[worst],
-            "sd": statistics.stdev(values[c] for c in clients) if len(clients) > 1 else 0.0,
-        }
-    gain = quantity.gain(spread["method"]["worst_tenth"] - spread["alone"]["worst_tenth"])
-    return {"worst_tenth": gain, "worst_client": worst, "spread": spread}
+    before, after = (_spread_over(clients, values, quantity) for values in (alone, method))
+    return {
+        "worst_tenth": quantity.gain(after["worst_tenth"] - before["worst_tenth"]),
+        "worst_client": after["worst_client"],
+        "spread": {"alone": before, "method": after},
+    }
 
 
-def _mean_metrics(runs: Iterable[Mapping[str, Any]], quantity: TaskMetrics) -> dict[str, float]:
+def _spread_over(clients: Sequence[str], values: Mapping[str, float], quantity: TaskMetrics) -> ClientSpread:
+    ordered = sorted(clients, key=lambda c: quantity.gain(values[c]))
+    return {
+        "worst_tenth": statistics.fmean(values[c] for c in ordered[: math.ceil(len(clients) / 10)]),
+        "worst_client": ordered[0],
+        "worst": values[ordered[0]],
+        "sd": statistics.stdev(values[c] for c in clients) if len(clients) > 1 else 0.0,
+    }
+
+
+def _mean_metrics(runs: Iterable[RunResult], quantity: TaskMetrics) -> dict[str, float]:
     """Return each client's mean metric over these runs; a client without a finite one is left out."""
     values: dict[str, list[float]] = {}
     for run in runs:
-        for row in run["metrics"][f"{quantity.name}/by_client"]:
-            value = row[quantity.name]
+        for row in client_scores(run, quantity.name):
+            value = metric_value(row, quantity.name)
             if value is not None and math.isfinite(value):
-                values.setdefault(row["client"], []).append(value)
+                values.setdefault(str(row["client"]), []).append(value)
     return {client: statistics.fmean(of_client) for client, of_client in values.items()}

@@ -4,23 +4,37 @@ The command, the schedule and MLflow's note print the same text. Sentences also 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from flows.core.console.safe_text import shortened
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import LEAST_SILOS
 from silos.errors import some
 from silos.io.memory_and_disk import size
+from tasks.tracking.result_types.comparison_result import (
+    ClassRecords,
+    ClientDifference,
+    ClientSpread,
+    ComparedClient,
+    ComparisonConclusions,
+    ComparisonResult,
+    CostToTarget,
+    Draws,
+    Gains,
+    PairedDifference,
+    TableRow,
+    TunedSettings,
+)
+from tasks.tracking.result_types.run_result import ConstantBaseline, Note, RunResult
 
 _LETTERS = 14  # of a client's name in a cell
 
-Clients = Sequence[Mapping[str, Any]]
+Clients = Sequence[ComparedClient]
 
 
 def comparison_table(
-    comparison: Mapping[str, Any], quantity: TaskMetrics, seconds: bool = False, cost: bool = True
+    comparison: ComparisonResult, quantity: TaskMetrics, seconds: bool = False, cost: bool = True
 ) -> list[list[str]]:
     """Return titles, then a row for each method, then one for the constant baseline.
 
@@ -31,13 +45,13 @@ def comparison_table(
     """
     counts, baseline = seeds_finished(comparison), comparison.get("baseline")
     rows = {
-        row["method"]: [row["model"], *(_cell(row, name, quantity) for name in quantity.columns)]
+        str(row["method"]): [str(row["model"]), *(_cell(row, name, quantity) for name in quantity.columns)]
         for row in comparison["table"]
     }
     costs = (comparison.get("cost") or {}) if cost else {}
     for method, cells in rows.items():
-        cells += [bytes_text(costs.get(method, {}).get("bytes"))] if costs else []
-    took = {row["method"]: f"{row['seconds']:.1f}" for row in comparison["table"]}
+        cells += [bytes_text(costs[method]["bytes"] if method in costs else None)] if costs else []
+    took = {str(row["method"]): f"{row['seconds']:.1f}" for row in comparison["table"]}
     nothing = ["-"] * (1 + len(quantity.columns) + bool(costs))
     lines = [[method, *rows.get(method, nothing), took.get(method, "-")] for method in {**rows, **counts}]
     if baseline:
@@ -57,41 +71,43 @@ def comparison_table(
     return table
 
 
-def _cell(row: Mapping[str, Any], name: str, quantity: TaskMetrics) -> str:
+def _cell(row: TableRow, name: str, quantity: TaskMetrics) -> str:
     """Return mean and standard deviation; of the worst client the mean and the client's name, if it is known."""
     worst = row.get("worst_client") if name.endswith("/worst") else None
     if worst is None:
         return mean_and_sd(row, name, quantity)
-    return f"{quantity.number(row[name])} {shortened(worst, _LETTERS)}"
+    return f"{quantity.number(metric_value(row, name))} {shortened(str(worst), _LETTERS)}"
 
 
-def mean_and_sd(row: Mapping[str, Any], name: str, quantity: TaskMetrics) -> str:
+def mean_and_sd(row: TableRow, name: str, quantity: TaskMetrics) -> str:
     """Return mean ± standard deviation over seeds; the mean alone of one seed."""
-    mean = quantity.number(row[name])
-    return f"{mean} ± {quantity.number(row[name + '/sd'], 2)}" if row["seeds"] > 1 and mean != "-" else mean
+    mean = quantity.number(metric_value(row, name))
+    if row["seeds"] == 1 or mean == "-":
+        return mean
+    return f"{mean} ± {quantity.number(metric_value(row, f'{name}/sd'), 2)}"
 
 
-def baseline_scores(baseline: Mapping[str, Any], quantity: TaskMetrics) -> list[str]:
+def baseline_scores(baseline: ConstantBaseline, quantity: TaskMetrics) -> list[str]:
     """Return the baseline's metrics, one for each column of a table."""
     return [quantity.number(baseline["metrics"].get(name)) for name in quantity.columns]
 
 
-def seeds_finished(comparison: Mapping[str, Any]) -> dict[str, str]:
+def seeds_finished(comparison: ComparisonResult) -> dict[str, str]:
     """Return `2 of 3` for each method, also for one without any; nothing if every run has finished."""
     if not comparison["failed"]:
         return {}
-    runs, failed = runs_of(comparison), comparison["failed"]
-    finished, missing = (Counter(run["method"] for run in each) for each in (runs, failed))
-    methods = dict.fromkeys(run["method"] for run in (*runs, *failed))
+    finished = Counter(run["method"] for run in runs_of(comparison))
+    missing = Counter(run["method"] for run in comparison["failed"])
+    methods = dict.fromkeys((*finished, *missing))
     return {method: f"{finished[method]} of {finished[method] + missing[method]}" for method in methods}
 
 
-def runs_of(comparison: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def runs_of(comparison: ComparisonResult) -> list[RunResult]:
     """Return the finished runs on all partitions, those on data/ first."""
     return [*comparison["runs"], *(run for drawn in comparison.get("partitions", ()) for run in drawn["runs"])]
 
 
-def not_complete(comparison: Mapping[str, Any]) -> str:
+def not_complete(comparison: ComparisonResult) -> str:
     """Return how many runs of a comparison failed, and which; an empty text if none did."""
     failed = [
         f"{run['method']} seed {run['seed']}" + (f" of partition {run['partition']}" if "partition" in run else "")
@@ -102,55 +118,58 @@ def not_complete(comparison: Mapping[str, Any]) -> str:
     return f"not complete: {len(failed)} of {len(failed) + len(runs_of(comparison))} runs failed ({some(failed)})"
 
 
-def sentences_first(comparison: Mapping[str, Any]) -> list[str]:
+def sentences_first(comparison: ComparisonConclusions) -> list[str]:
     """Return what must be known before any difference: that no method is better than a constant answer, if so.
 
     Comparisons of earlier versions have no baseline.
     """
-    return list(filter(None, [(comparison.get("baseline") or {}).get("sentence")]))
+    baseline = comparison.get("baseline")
+    return [baseline["sentence"]] if baseline and baseline["sentence"] else []
 
 
-def sentences_after(comparison: Mapping[str, Any]) -> list[str]:
+def sentences_after(comparison: ComparisonResult) -> list[str]:
     """Return which clients lose, and what restricts the differences: a winner withheld, or missing runs.
 
     Comparisons of earlier versions have no gains.
     """
-    gains, missing, withheld = comparison.get("gains") or {}, not_complete(comparison), withheld_sentence(comparison)
+    gains, missing, withheld = comparison.get("gains"), not_complete(comparison), withheld_sentence(comparison)
     retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
     return [
-        *gains.get("sentences", ()),
-        *filter(None, [gains.get("why_not"), withheld]),
+        *(gains["sentences"] if gains else ()),
+        *filter(None, [gains.get("why_not") if gains else None, withheld]),
         *unreached(comparison),
         *retry,
     ]
 
 
-def withheld_sentence(comparison: Mapping[str, Any]) -> str:
+def withheld_sentence(comparison: ComparisonResult) -> str:
     """Return which requirements of --publish or of intervals over silos are missing; empty if a winner may be named."""
     lacking = [f"--publish needs {', '.join(each)}" for each in [comparison.get("not_published_for")] if each]
-    if has_too_few_silos(comparison.get("over") or {}):
-        count = comparison["over"]["silos"]
-        lacking.append(f"intervals over silos need {LEAST_SILOS} silos, and {count} can be scored")
+    over = comparison.get("over")
+    if over and has_too_few_silos(over):
+        lacking.append(f"intervals over silos need {LEAST_SILOS} silos, and {over['silos']} can be scored")
     return f"No winner is named, since {' and '.join(lacking)}." if lacking else ""
 
 
-def has_too_few_silos(over: Mapping[str, Any]) -> bool:
+def has_too_few_silos(over: Draws) -> bool:
     """Return whether intervals are over silos, and fewer of these define the metric than such an interval needs."""
-    return over.get("draws") == "silos" and over["silos"] < LEAST_SILOS
+    return over["draws"] == "silos" and over["silos"] < LEAST_SILOS
 
 
-def interval_heading(comparison: Mapping[str, Any]) -> str:
+def interval_heading(comparison: ComparisonResult) -> str:
     """Return `95 % intervals over seeds and rows, corrected for 3 methods (Holm)`: what the sentences' intervals are."""
-    over, paired = comparison.get("over") or {"draws": "rows"}, comparison["paired"]
-    draws = {"silos": f"{over.get('silos')} silos", "partitions": f"rows and {over.get('partitions')} partitions"}
-    drawn = draws.get(over["draws"], "rows")
+    over, paired, drawn = comparison.get("over"), comparison["paired"], "rows"
+    if over and over["draws"] == "silos":
+        drawn = f"{over['silos']} silos"
+    elif over and over["draws"] == "partitions":
+        drawn = f"rows and {over['partitions']} partitions"
     if any(len(pair["seeds"]) > 1 for pair in paired):
         drawn = f"seeds{', ' if ' and ' in drawn else ' and '}{drawn}"
     is_corrected = len(paired) > 1 and "corrected" in paired[0]
     return f"95 % intervals over {drawn}" + (f", corrected for {len(paired)} methods (Holm)" if is_corrected else "")
 
 
-def headline(paired: list[dict[str, Any]]) -> str:
+def headline(paired: Sequence[PairedDifference]) -> str:
     """Return one line: which methods are better than the reference, worse, or not distinguishable from it."""
     if not paired:
         return "There is nothing to compare."
@@ -166,7 +185,7 @@ def headline(paired: list[dict[str, Any]]) -> str:
     return f"Against {paired[0]['reference']}: {'; '.join(parts)}."
 
 
-def answer_sentence(comparison: Mapping[str, Any]) -> str | None:
+def answer_sentence(comparison: ComparisonResult) -> str | None:
     """Return the answer in one sentence: which methods are better than the reference, and by how much.
 
     There is none if runs failed, a winner is withheld, or no method is better than a constant answer.
@@ -175,16 +194,21 @@ def answer_sentence(comparison: Mapping[str, Any]) -> str | None:
     if not paired or comparison["failed"] or withheld_sentence(comparison) or sentences_first(comparison):
         return None
     quantity, reference = recorded_metric(comparison), paired[0]["reference"]
-    better = [pair for pair in paired if pair["better"] == pair["method"]]
-    better.sort(key=lambda pair: -abs(pair["difference"]))
-    where = _DRAWN_FROM[(comparison.get("over") or {"draws": "rows"})["draws"]]
+    better = {
+        pair["method"]: abs(pair["difference"])
+        for pair in paired
+        if pair["better"] == pair["method"] and pair["difference"] is not None
+    }
+    over = comparison.get("over")
+    where = _DRAWN_FROM[over["draws"] if over else "rows"]
     if all(len(pair["seeds"]) == 1 for pair in paired):
         where += " with this seed"
     if not better:
         small = [pair["matters"] for pair in paired if _is_small_gain(pair, quantity)]
         least = f" by what matters ({quantity.amount(small[0])})" if small else ""
         return f"no method is better than {reference}{least} {where} for certain"
-    *others, last = [f"{pair['method']} (by {quantity.amount(pair['difference'])})" for pair in better]
+    ranked = sorted(better, key=lambda method: -better[method])
+    *others, last = [f"{method} (by {quantity.amount(better[method])})" for method in ranked]
     subject = f"{', '.join(others)} and {last} are" if others else f"{last} is"
     return f"{subject} better than {reference} {where}, for certain"
 
@@ -196,23 +220,25 @@ _DRAWN_FROM = {
 }
 
 
-def _is_small_gain(pair: Mapping[str, Any], quantity: TaskMetrics) -> bool:
+def _is_small_gain(pair: PairedDifference, quantity: TaskMetrics) -> bool:
     """Return whether the method is better than the reference for certain, but by less than what matters."""
-    return bool(pair.get("distinguishable")) and pair["better"] is None and quantity.gain(pair["difference"]) > 0
+    if not pair.get("distinguishable") or pair["better"] is not None or pair["difference"] is None:
+        return False
+    return quantity.gain(pair["difference"]) > 0
 
 
-def notes_after_training(result: Mapping[str, Any]) -> list[str]:
-    """Return notes that only training or evaluation could give. Results of earlier versions have none."""
+def notes_after_training(notes: Iterable[Note]) -> list[str]:
+    """Return notes that only training or evaluation could give; those of a comparison name the methods, too."""
     return [
-        f"{', '.join(note['methods'])}: {note['sentence']}"
-        if "methods" in note and note["about"] == "training"
+        f"{', '.join(methods)}: {note['sentence']}"
+        if note["about"] == "training" and isinstance(methods := note.get("methods"), list)
         else note["sentence"]
-        for note in result.get("notes", ())
+        for note in notes
         if note["about"] in ("training", "evaluation")
     ]
 
 
-def tuned_sentence(tuned: Mapping[str, Any]) -> str:
+def tuned_sentence(tuned: TunedSettings) -> str:
     """Return the settings that a method was tuned to, of how many, and which of them are at an edge of the search space."""
     chosen = ", ".join(short_setting(setting) for setting in tuned["settings"])
     if not chosen:
@@ -229,19 +255,19 @@ def short_setting(setting: str) -> str:
     return f"{key.rpartition('.')[2]} {value}".strip()
 
 
-def clients_of_role(clients: Clients) -> dict[str, list[Mapping[str, Any]]]:
+def clients_of_role(clients: Clients) -> dict[str, list[ComparedClient]]:
     """Map each role that has clients to its clients, federated clients first."""
-    roles = dict.fromkeys(("federated", *(client["role"] for client in clients)))
+    roles: dict[str, None] = dict.fromkeys(("federated", *(client["role"] for client in clients)))
     by_role = {role: [client for client in clients if client["role"] == role] for role in roles}
     return {role: of_role for role, of_role in by_role.items() if of_role}
 
 
-def interesting_clients(clients: Clients, gains: Mapping[str, Any], most: int) -> Clients:
+def interesting_clients(clients: Clients, gains: Gains, most: int) -> Clients:
     """Return at most `most` clients: those with a certain gain or loss first, then those with the largest gains."""
     if len(clients) <= most:
         return clients
 
-    def interest(client: Mapping[str, Any]) -> tuple[bool, float]:
+    def interest(client: ComparedClient) -> tuple[bool, float]:
         records = [r for m in gains["methods"].values() if (r := m["clients"].get(client["client"])) is not None]
         differences = [abs(record["difference"]) for record in records if record["difference"] is not None]
         return any(_is_certain(record, gains) for record in records), max(differences, default=0.0)
@@ -250,9 +276,7 @@ def interesting_clients(clients: Clients, gains: Mapping[str, Any], most: int) -
     return [client for client in clients if client["client"] in chosen]
 
 
-def clients_table(
-    clients: Clients, methods: Sequence[str], gains: Mapping[str, Any], quantity: TaskMetrics
-) -> list[list[str]]:
+def clients_table(clients: Clients, methods: Sequence[str], gains: Gains, quantity: TaskMetrics) -> list[list[str]]:
     """Return titles and a row for each client: rows, test rows, and by method its metric and difference."""
     has_domains = any(client["domain"] for client in clients)
     titles = ["client", *(["domain"] if has_domains else []), "rows", "test", *methods]
@@ -269,16 +293,17 @@ def clients_table(
     return [titles, *rows]
 
 
-def client_cell(client: Mapping[str, Any], method: str, gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
+def client_cell(client: ComparedClient, method: str, gains: Gains, quantity: TaskMetrics) -> str:
     """Return a client's metric and difference under a method: `0.912 +2.1*`."""
     value = quantity.number(client["metrics"].get(method))
-    record = gains["methods"].get(method, {}).get("clients", {}).get(client["client"])
+    of_method = gains["methods"].get(method)
+    record = None if of_method is None else of_method["clients"].get(client["client"])
     if record is None or record["difference"] is None:
         return value
     return f"{value} {_difference(record['difference'], quantity)[0]}{'*' if _is_certain(record, gains) else ''}"
 
 
-def legend(gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
+def legend(gains: Gains, quantity: TaskMetrics) -> str:
     """Return what the second number of a cell is."""
     unit = _difference(0.0, quantity)[1]
     return (
@@ -287,11 +312,11 @@ def legend(gains: Mapping[str, Any], quantity: TaskMetrics) -> str:
     )
 
 
-def gains_table(methods: Sequence[str], gains: Mapping[str, Any], quantity: TaskMetrics) -> list[list[str]]:
+def gains_table(methods: Sequence[str], gains: Gains, quantity: TaskMetrics) -> list[list[str]]:
     """Return titles, a row for training alone, and one for each method: who is better, and how the worst clients move."""
     titles = ["method", "better", "worse", "worst tenth", "worst client", "sd over clients"]
     records = {method: gains["methods"][method] for method in methods}
-    alone = next((record["spread"]["alone"] for record in records.values() if record["spread"]), None)
+    alone = next((alone for record in records.values() if (alone := record["spread"].get("alone"))), None)
     rows = [[gains["against"], "", "", *_spread_cells(alone, quantity)]] if alone else []
     for method, record in records.items():
         counts = [_count(record["better"], record["certain_better"]), _count(record["worse"], record["certain_worse"])]
@@ -299,7 +324,7 @@ def gains_table(methods: Sequence[str], gains: Mapping[str, Any], quantity: Task
     return [titles, *rows]
 
 
-def recall_table(methods: Sequence[str], classes: Mapping[str, Any], most: int) -> list[list[str]]:
+def recall_table(methods: Sequence[str], classes: ClassRecords, most: int) -> list[list[str]]:
     """Return titles and a row for each class, of at most `most` with the least recall under any method."""
     recall = {method: classes["recall"][method] for method in methods if method in classes["recall"]}
     ordered = sorted(classes["rows"], key=lambda name: min(of_method[name] for of_method in recall.values()))
@@ -312,7 +337,7 @@ def recall_table(methods: Sequence[str], classes: Mapping[str, Any], most: int) 
     return [["recall of class", "test", *recall], *rows]
 
 
-def confusion_sentences(method: str, classes: Mapping[str, Any], most: int) -> list[str]:
+def confusion_sentences(method: str, classes: ClassRecords, most: int) -> list[str]:
     """Return a sentence for each rare class, of at most `most` with the least recall: what the method takes it for."""
     recall, confusion = classes["recall"].get(method, {}), classes["confusion"].get(method, {})
     sentences = []
@@ -324,7 +349,7 @@ def confusion_sentences(method: str, classes: Mapping[str, Any], most: int) -> l
     return sentences
 
 
-def _spread_cells(spread: Mapping[str, Any] | None, quantity: TaskMetrics) -> list[str]:
+def _spread_cells(spread: ClientSpread | None, quantity: TaskMetrics) -> list[str]:
     if spread is None:
         return ["-", "-", "-"]
     worst = f"{quantity.number(spread['worst'])} {spread['worst_client']}"
@@ -341,22 +366,22 @@ def _difference(difference: float, quantity: TaskMetrics) -> tuple[str, str]:
     return number, unit.removeprefix("in ")
 
 
-def _is_certain(record: Mapping[str, Any], gains: Mapping[str, Any]) -> bool:
+def _is_certain(record: ClientDifference, gains: Gains) -> bool:
     corrected = record["p_holm"]
-    return corrected is not None and bool(corrected <= gains["level"])
+    return corrected is not None and corrected <= gains["level"]
 
 
-def target_text(costs: Mapping[str, Any], quantity: TaskMetrics) -> str:
+def target_text(costs: Mapping[str, CostToTarget], quantity: TaskMetrics) -> str:
     """Return `90 % of best`, or the metric and value of a target that the user set."""
     record = next(iter(costs.values()))
     return f"{record['of_best']:.0%}".replace("%", " % of best") if record["of_best"] else _value(record, quantity)
 
 
-def _value(record: Mapping[str, Any], quantity: TaskMetrics) -> str:
+def _value(record: CostToTarget, quantity: TaskMetrics) -> str:
     return f"{quantity.label} {quantity.number(record['target'])}"
 
 
-def cost_table(costs: Mapping[str, Any]) -> list[list[str]]:
+def cost_table(costs: Mapping[str, CostToTarget]) -> list[list[str]]:
     """Return titles, then the rounds, bytes and seconds of each method until it reaches the target."""
     rows = [
         [
@@ -377,7 +402,7 @@ def bytes_text(count: float | None) -> str:
     return size(round(count))
 
 
-def cost_sentences(costs: Mapping[str, Any], quantity: TaskMetrics) -> list[str]:
+def cost_sentences(costs: Mapping[str, CostToTarget], quantity: TaskMetrics) -> list[str]:
     """Return what the target is, and which methods do not reach it."""
     if not costs:
         return []
@@ -391,7 +416,7 @@ def cost_sentences(costs: Mapping[str, Any], quantity: TaskMetrics) -> list[str]
     return [*lines, *([f"Not reached by {some(failed)}."] if failed else [])]
 
 
-def unreached(comparison: Mapping[str, Any]) -> list[str]:
+def unreached(comparison: ComparisonResult) -> list[str]:
     """Return a sentence if no method reached the target. Comparisons of earlier versions have no target."""
     costs = list((comparison.get("cost") or {}).values())
     if not costs or any(cost["rounds"] is not None for cost in costs):

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any
 
 from flows.core.console import progress
 from flows.core.console.safe_text import duration
@@ -31,6 +30,7 @@ from silos.sources.source_registry import load_source
 from tasks.evaluate import ensemble_check
 from tasks.execution.task_runner import PrefectRunner, Runner
 from tasks.tracking.checkpoint import load_state
+from tasks.tracking.result_types.comparison_result import PairedDifference
 from tasks.tracking.result_types.run_result import RunResult
 
 PUBLISHED = 5
@@ -129,7 +129,7 @@ def tuned_methods(
     def scores(method: str, first: int, settings: Sequence[list[str]]) -> list[Score | None]:
         run_settings([(method, first + at, lines) for at, lines in enumerate(settings)])
         of_method = [outcomes[method, first + at] for at in range(len(settings))]
-        return [None if isinstance(o, str) else validation_score(o, project.quantity) for o in of_method]
+        return [None if isinstance(o, str) else validation_score(o["metrics"], project.quantity) for o in of_method]
 
     known = [(m, at, grid.settings(point)) for m, grid in grids.items() for at, point in enumerate(grid.points())]
     run_settings([setting for setting in known if setting[1] == 0])
@@ -176,7 +176,7 @@ def _grid(project: Project, method_name: str) -> Grid:
     return grid_of(method_name, method, rate, params.comparison.tune, options)
 
 
-def _check_options(project: Project, method: str, options: dict[str, Any], setup: TrainingSetup) -> None:
+def _check_options(project: Project, method: str, options: Mapping[str, object], setup: TrainingSetup) -> None:
     """Raise a UserError with the options if the method cannot be run with them."""
     params = project.params
     section = {**params.method, method: {**params.method.get(method, {}), **options}}
@@ -304,7 +304,7 @@ def shared_test_rows(project: Project) -> float:
     return min(tested / len(rows.y), 1.0)
 
 
-def missing_for_publication(project: Project, plan: Plan, paired: Sequence[Mapping[str, Any]]) -> list[str]:
+def missing_for_publication(project: Project, plan: Plan, paired: Sequence[PairedDifference]) -> list[str]:
     """Return what a comparison under --publish lacks, as `5 seeds (got 3)`; empty without --publish."""
     if not project.params.comparison.publish:
         return []

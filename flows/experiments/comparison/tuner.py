@@ -7,15 +7,16 @@ A method on which the learning rate has no effect tries its `tuned` options alon
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from flows.core.search_space import Axis, Grid, Point
 from flows.methods.base import Method
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from silos import param_limits
 from silos.errors import UserError
+from tasks.tracking.result_types.comparison_result import TunedSettings
 
 RATE = "training.optimiser.learning_rate"
 _FACTOR = 3  # between neighbouring learning rates
@@ -45,9 +46,21 @@ class TunerResult:
     score: float | None  # on validation rows, higher is better; None if no setting has one
     at_edge: list[str]
 
+    def as_json(self, seed: int) -> TunedSettings:
+        """Return the record of the settings, which were chosen on a seed."""
+        return {
+            "method": self.method,
+            "settings": self.settings,
+            "at": self.at,
+            "tried": self.tried,
+            "score": self.score,
+            "at_edge": self.at_edge,
+            "seed": seed,
+        }
+
 
 def grid_of(
-    method_name: str, method: type[Method], rate: float, settings: int, options: Mapping[str, Any] | None = None
+    method_name: str, method: type[Method], rate: float, settings: int, options: Mapping[str, object] | None = None
 ) -> Grid:
     """Build a grid of `settings` points around a learning rate, or of the method's options if it uses none.
 
@@ -132,9 +145,9 @@ def tune_method(
     )
 
 
-def validation_score(result: Mapping[str, Any], quantity: TaskMetrics) -> Score | None:
-    """Return the score of a finished run; None if it diverged."""
-    value, loss = quantity.score(result["metrics"], "validation/"), result["metrics"].get("validation/loss/mean")
+def validation_score(metrics: Mapping[str, object], quantity: TaskMetrics) -> Score | None:
+    """Return the score of a run by its metrics; None if it diverged."""
+    value, loss = quantity.score(metrics, "validation/"), metric_value(metrics, "validation/loss/mean")
     return Score(value, math.inf if loss is None or math.isnan(loss) else loss) if math.isfinite(value) else None
 
 

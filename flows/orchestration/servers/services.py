@@ -19,12 +19,13 @@ from flows.orchestration.servers.services_process import FOLDER, KEEPER, LOG, MO
 from silos.errors import UserError
 from silos.io.locks import in_turn, is_locked
 from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.result_types.service_results import ServiceName, ServicesState, ServiceState
 
 MLFLOW_PORT = 5000
 _PATIENCE = 120.0  # seconds for the services to end
 _PORTS = FOLDER / "ports.json"
 _OWN = ("PREFECT_API_URL", "PREFECT_UI_URL", "MLFLOW_BACKEND_STORE_URI")  # variables that the services set themselves
-_NAMES = ("prefect", "mlflow", "worker")
+_NAMES: tuple[ServiceName, ...] = ("prefect", "mlflow", "worker")
 
 
 def is_up(root: Path) -> bool:
@@ -89,8 +90,8 @@ def stop(root: Path) -> bool:
         return was_up
 
 
-def describe(root: Path) -> dict[str, Any]:
-    """Return the services with their addresses, processes and memory as plain JSON, and why they ended, if they did."""
+def describe(root: Path) -> ServicesState:
+    """Return the services with their addresses, processes and memory, and why they ended, if they did."""
     services, problem = _saved(root), None
     up = is_up(root)
     if not up:
@@ -100,7 +101,7 @@ def describe(root: Path) -> dict[str, Any]:
         elif saved.get("error"):
             problem = saved["error"].rstrip(".")
     external = (read_json(root / _PORTS) or {}).get("page")
-    records = []
+    records: list[ServiceState] = []
     for name in _NAMES:
         service = services.get(name, {}) if up else {}
         processes = _family(service)

@@ -4,7 +4,6 @@ Neither torch nor Prefect is imported, and MLflow only if its database has chang
 """
 
 from dataclasses import asdict
-from typing import Any
 
 from flows.project.project import Project
 from flows.results.registry import FOLDER, JOURNAL, promotion_history
@@ -15,12 +14,18 @@ from silos.versioning import data_versions
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.mlflow_logging.connection import database_stamp
 from tasks.tracking.mlflow_logging.model_registry import ModelVersion
+from tasks.tracking.result_types.registry_records import (
+    Decision,
+    WatchAnswer,
+    WatchedState,
+    WatchOutcome,
+)
 
 _CHAMPION = FOLDER / "champion.json"
 """The champion at the last look, with the state of MLflow's database in which it was read."""
 
 
-def look(project: Project) -> dict[str, Any] | None:
+def look(project: Project) -> WatchAnswer | None:
     """Return the answer if there is nothing to do, after a look at hashes, and at rows where means are filled in.
 
     None if silos may have changed.
@@ -41,7 +46,7 @@ def read_champion(project: Project) -> ModelVersion:
         UserError: If there is no champion, or if siloflow did not register it.
     """
     stamp, file = database_stamp(project.store.tracking), project.root / _CHAMPION
-    read_in: dict[str, Any] = {"model": model_name(project), "stamp": stamp}
+    read_in = {"model": model_name(project), "stamp": stamp}
     saved = read_json(file, keys=("read_in", "champion"))
     if stamp is not None and saved is not None and saved["read_in"] == read_in:
         return ModelVersion(**saved["champion"])
@@ -64,7 +69,7 @@ def read_champion(project: Project) -> ModelVersion:
     return champion
 
 
-def settled_answer(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
+def settled_answer(project: Project, champion: ModelVersion) -> WatchAnswer | None:
     """Return the answer if no silo changed since the champion's data version, or if that change was judged before.
 
     None if there is something to do, also if the reason of the last refusal may have passed.
@@ -84,14 +89,14 @@ def settled_answer(project: Project, champion: ModelVersion) -> dict[str, Any] |
         return None
 
 
-def last_decision(project: Project, champion: ModelVersion) -> dict[str, Any] | None:
+def last_decision(project: Project, champion: ModelVersion) -> Decision | None:
     """Return the newest decision about this model on what is seen now."""
     seen, model = what_is_seen(project, champion), model_name(project)
     of_model = (decision for decision in decisions(project.root) if decision["model"] == model)
-    return next((decision for decision in of_model if (decision.get("watch") or {}).get("seen") == seen), None)
+    return next((d for d in of_model if "watch" in d and d["watch"]["seen"] == seen), None)
 
 
-def what_is_seen(project: Project, champion: ModelVersion) -> dict[str, Any]:
+def what_is_seen(project: Project, champion: ModelVersion) -> WatchedState:
     """Return what a decision depends on; `watch` decides once for equal values."""
     settings = project.params.watch.model_dump(mode="json")
     return {"champion": champion.number, "data_version": project.silos.version, "settings": settings}
@@ -105,8 +110,8 @@ def changed_silos(project: Project, champion: ModelVersion) -> dict[str, str]:
     return data_versions.changed_silos(project.root, project.params.data.name, since, project.silos.version)
 
 
-def make_answer(outcome: str, sentence: str, champion: ModelVersion | None = None) -> dict[str, Any]:
-    """Return an answer of `watch` without a decision, as plain JSON.
+def make_answer(outcome: WatchOutcome, sentence: str, champion: ModelVersion | None = None) -> WatchAnswer:
+    """Return an answer of `watch` without a decision.
 
     Args:
         outcome: `busy`, `unchanged`, or what was decided.
@@ -116,7 +121,7 @@ def make_answer(outcome: str, sentence: str, champion: ModelVersion | None = Non
     return {
         "outcome": outcome,
         "sentence": sentence,
-        "champion": champion and champion.number,
+        "champion": None if champion is None else champion.number,
         "changed": {},
         "shifted": [],
         "unchecked": {},

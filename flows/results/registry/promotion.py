@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import TypedDict
 
 from flows.core.config.params_schema import WatchParams
 from flows.core.console import progress
@@ -45,12 +45,20 @@ from tasks.tracking.mlflow_logging.model_registry import (
     Registry,
     is_store_failure,
 )
+from tasks.tracking.result_types.comparison_result import ComparisonResult
+from tasks.tracking.result_types.registry_records import (
+    Challenge,
+    Decision,
+    DecisionName,
+    DecisionOrigin,
+    NoChallenge,
+    Verdict,
+    WatchSaw,
+)
 
 
-def promote(
-    project: Project, run: str | None, force: bool, with_data: bool, watch: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Make a model the champion if it is better than the present one; return the decision as plain JSON.
+def promote(project: Project, run: str | None, force: bool, with_data: bool, watch: WatchSaw | None = None) -> Decision:
+    """Make a model the champion if it is better than the present one; return the decision.
 
     Args:
         project: The project.
@@ -74,8 +82,10 @@ def promote(
             )
         champion = registry.find(number) if number is not None else None
         passed, verdict = _judge(project, version, champion, force)
-        decision = _decision(project, registry, "promoted" if passed else "refused", version, champion)
-        decision |= verdict | ({"watch": watch} if watch else {})
+        origin = _origin(project, registry, "promoted" if passed else "refused", version, champion)
+        decision: Decision = {**origin, **verdict}
+        if watch:
+            decision["watch"] = watch
         if not passed:
             # `watch` may judge the same version again and again; the history keeps one such refusal
             earlier = find_repeated(project.root, decision) if watch else None
@@ -92,8 +102,8 @@ def promote(
         return decision
 
 
-def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
-    """Make the model before the champion the champion again; return the decision as plain JSON.
+def roll_back(project: Project, with_data: bool) -> Decision:
+    """Make the model before the champion the champion again; return the decision.
 
     Former champions are a stack: a second call goes further back, and never to a version that a call has withdrawn.
 
@@ -112,9 +122,13 @@ def roll_back(project: Project, with_data: bool) -> dict[str, Any]:
                 "the champion."
             )
         former, *others = left
-        decision = _decision(project, registry, "rolled back", former, champion)
-        decision |= {"forced": False, "reason": f"version {champion.number} was withdrawn", "against": None}
-        decision |= {"next": "siloflow predict FILE --output labels.csv"}
+        decision: Decision = {
+            **_origin(project, registry, "rolled back", former, champion),
+            "forced": False,
+            "reason": f"version {champion.number} was withdrawn",
+            "against": None,
+            "next": "siloflow predict FILE --output labels.csv",
+        }
         _carry_out(
             project, registry, decision, *_champion(former.number, [other.number for other in others]), with_data
         )
@@ -126,8 +140,8 @@ def needed_runs(project: Project) -> set[str]:
 
     The run of a transaction that is under way is one of them: its version has no alias yet.
     """
-    journal = read_json(project.root / JOURNAL)
-    needed: set[str] = set() if journal is None else {str(journal["decision"]["run"])}
+    journal = _read_journal(project)
+    needed = set() if journal is None else {str(journal["decision"]["run"])}
     for registry in all_registries(project):
         aliases = registry.aliases()
         versions = {version.number: version for version in registry.versions()} if aliases else {}
@@ -137,9 +151,7 @@ def needed_runs(project: Project) -> set[str]:
     return needed
 
 
-def keep(
-    project: Project, champion: ModelVersion, reason: str, watch: Mapping[str, Any], may_pass: bool = False
-) -> dict[str, Any]:
+def keep(project: Project, champion: ModelVersion, reason: str, watch: WatchSaw, may_pass: bool = False) -> Decision:
     """Record in the history that `siloflow watch` kept the champion without a challenger; return the decision.
 
     Args:
@@ -150,9 +162,14 @@ def keep(
         may_pass: Whether the reason may pass until the next watch, which then tries again.
     """
     with _exclusive(project):
-        decision = _decision(project, Registry(project.store.tracking, model_name(project)), "kept", champion, champion)
-        against = {"why_not": reason, "may_pass": True} if may_pass else None
-        decision |= {"forced": False, "reason": reason, "against": against, "watch": watch}
+        passing: NoChallenge = {"why_not": reason, "may_pass": True}
+        decision: Decision = {
+            **_origin(project, Registry(project.store.tracking, model_name(project)), "kept", champion, champion),
+            "forced": False,
+            "reason": reason,
+            "against": passing if may_pass else None,
+            "watch": watch,
+        }
         earlier = find_repeated(project.root, decision)
         if earlier is None:
             append_decision(project.root, decision)
@@ -163,6 +180,17 @@ def finish(project: Project) -> None:
     """Carry out a transaction that was interrupted; UserError if that fails again."""
     with _exclusive(project):
         pass
+
+
+class _Journal(TypedDict):
+    """A transaction: what was decided, and what it changes in MLflow and in data/."""
+
+    model: str
+    decision: Decision
+    aliases: dict[str, str | None]
+    tags: dict[str, str]
+    data: str | None
+    event: promotion_history.PromotionEvent | None
 
 
 _REPLACED = "replaced"  # the champion's tag with the numbers of the former champions, newest first
@@ -184,7 +212,7 @@ def _exclusive(project: Project) -> Iterator[None]:
     """Let one process at a time decide; finish an interrupted transaction first, and explain MLflow's failures."""
     try:
         with in_turn(project.root / FOLDER / "lock"):
-            journal = read_json(project.root / JOURNAL)
+            journal = _read_journal(project)
             if journal is not None:
                 _apply(project, Registry(project.store.tracking, journal["model"]), journal)
             yield
@@ -246,18 +274,17 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
 def _how_to_register(project: Project) -> str:
     """Return the command that registers candidates: the newest comparison again, if MLflow was away at its end."""
     name = newest_experiment(project, "compare")
-    newest = None if name is None else read_json(project.store.runs / name / COMPARISON)
-    if newest and newest["runs"] and newest.get("registry") is None:
+    newest: ComparisonResult | None = None if name is None else read_json(project.store.runs / name / COMPARISON)
+    registry = newest.get("registry") if newest else None
+    if newest and newest["runs"] and registry is None:
         return f"MLflow was away when {name} ended: its command with --resume --name {name}"
-    personal = [row["method"] for row in newest["table"] if row["model"] == "personal"] if newest else []
-    if newest and personal and not newest["registry"]["candidates"]:
+    personal = [str(row["method"]) for row in newest["table"] if row["model"] == "personal"] if newest else []
+    if registry and personal and not registry["candidates"]:
         return f"Models of single clients are registered on demand: `siloflow compare {' '.join(personal)} {PERSONAL}`"
     return "`siloflow compare`"
 
 
-def _judge(
-    project: Project, version: ModelVersion, champion: ModelVersion | None, force: bool
-) -> tuple[bool, dict[str, Any]]:
+def _judge(project: Project, version: ModelVersion, champion: ModelVersion | None, force: bool) -> tuple[bool, Verdict]:
     """Return whether the version may become the champion, and the part of the decision that says why.
 
     There is no champion to compare a first one with. What its own comparison proved better speaks against it.
@@ -269,7 +296,7 @@ def _judge(
         passed, reason = not better, "there was no champion"
         if comparison and better:
             reason = f"{comparison['experiment']} found: {'; '.join(better)}"
-        against = None
+        against: Challenge | NoChallenge | None = None
     else:
         progress.current().say(f"comparing version {version.number} with the champion on the present test rows")
         against = challenge(project, run, champion.tags.get("run"))
@@ -288,8 +315,8 @@ def _next_command(
     project: Project,
     version: ModelVersion,
     promoted: bool,
-    against: Mapping[str, Any] | None,
-    comparison: Mapping[str, Any] | None,
+    against: Challenge | NoChallenge | None,
+    comparison: ComparisonResult | None,
 ) -> str:
     """Return what to type after a decision: how to use the champion, or how to get a model that may become it."""
     out = ""
@@ -311,7 +338,7 @@ def _may_be_candidate(project: Project, method: str) -> bool:
         return False
 
 
-def _verdict(against: Mapping[str, Any], watch: WatchParams) -> tuple[bool, str]:
+def _verdict(against: Challenge | NoChallenge, watch: WatchParams) -> tuple[bool, str]:
     if "why_not" in against:
         return False, f"there is no interval: {against['why_not']}"
     if is_better(against):
@@ -325,9 +352,9 @@ def _verdict(against: Mapping[str, Any], watch: WatchParams) -> tuple[bool, str]
     return False, "its interval is not above zero"
 
 
-def _decision(
-    project: Project, registry: Registry, what: str, version: ModelVersion, champion: ModelVersion | None
-) -> dict[str, Any]:
+def _origin(
+    project: Project, registry: Registry, what: DecisionName, version: ModelVersion, champion: ModelVersion | None
+) -> DecisionOrigin:
     return {
         "id": secrets.token_hex(6),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -337,7 +364,7 @@ def _decision(
         "run": version.tags.get("run"),
         "run_id": version.run_id,
         "data_version": version.tags.get("data_version"),
-        "champion": champion and champion.number,
+        "champion": None if champion is None else champion.number,
         "git_commit": git_commit(project.root),
     }
 
@@ -345,14 +372,14 @@ def _decision(
 def _carry_out(
     project: Project,
     registry: Registry,
-    decision: dict[str, Any],
+    decision: Decision,
     tags: dict[str, str],
     aliases: dict[str, str | None],
     with_data: bool,
 ) -> None:
     """Write the journal, then do what it says."""
     tags = {"decision": f"{decision['decision']} at {decision['at']}: {decision['reason']}", **tags}
-    journal = {
+    journal: _Journal = {
         "model": registry.model,
         "decision": decision,
         "aliases": aliases,
@@ -366,7 +393,12 @@ def _carry_out(
     _apply(project, registry, journal)
 
 
-def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> None:
+def _read_journal(project: Project) -> _Journal | None:
+    journal: _Journal | None = read_json(project.root / JOURNAL)
+    return journal
+
+
+def _apply(project: Project, registry: Registry, journal: _Journal) -> None:
     """Do all steps of the transaction, or do them again, and delete the journal.
 
     The data come first. If the user has to mend them, the transaction is given up, and nothing has changed.
@@ -382,8 +414,9 @@ def _apply(project: Project, registry: Registry, journal: Mapping[str, Any]) -> 
     registry.log_decision(decision["run_id"], decision)
     registry.set_aliases(journal["aliases"])
     append_decision(project.root, decision)
-    if journal.get("event") is not None:  # earlier versions wrote none
-        promotion_history.queue(project.root, journal["event"])
+    event = journal.get("event")
+    if event is not None:  # earlier versions wrote none
+        promotion_history.queue(project.root, event)
     (project.root / JOURNAL).unlink()
 
 

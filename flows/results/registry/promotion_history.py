@@ -8,14 +8,14 @@ An event that is sent twice has the same id, which Prefect accepts once.
 import json
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
 from flows.results.registry import FOLDER
 from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.result_types.registry_records import Challenge, Decision, NoChallenge
 
 HISTORY = FOLDER / "history.jsonl"
 
@@ -23,26 +23,52 @@ PROMOTED = "siloflow.champion.promoted"
 _QUEUE = FOLDER / "events"
 
 
-def decisions(root: Path) -> list[dict[str, Any]]:
+class PromotionPayload(TypedDict):
+    """What the event of a promotion says; `since` is the data version of the former champion."""
+
+    version: str
+    champion: str | None
+    run: str | None
+    reason: str
+    against: Challenge | NoChallenge | None
+    data_version: str | None
+    since: str
+    data: str
+
+
+class PromotionEvent(TypedDict):
+    """An event as Prefect's API takes it."""
+
+    id: str
+    event: str
+    occurred: str
+    resource: dict[str, str]
+    payload: PromotionPayload
+
+
+def decisions(root: Path) -> list[Decision]:
     """Return every decision, newest first, without a line that a kill cut off."""
     path = root / HISTORY
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return [json.loads(line) for line in reversed(text[: text.rfind("\n") + 1].splitlines())]
 
 
-def may_pass(decision: Mapping[str, Any]) -> bool:
+def may_pass(decision: Decision) -> bool:
     """Return whether the reason of a refusal may pass, such as a missing run; `watch` then tries again."""
-    return bool((decision["against"] or {}).get("may_pass"))
+    against = decision["against"]
+    return against is not None and "why_not" in against and against.get("may_pass", False)
 
 
-def find_repeated(root: Path, decision: Mapping[str, Any]) -> dict[str, Any] | None:
+def find_repeated(root: Path, decision: Decision) -> Decision | None:
     """Return the newest decision if this one, of a watch that tried again, is the same except for id, time and commit."""
     newest = next(iter(decisions(root)), None)
-    changes = {key: decision[key] for key in ("id", "at", "git_commit")}
-    return newest if newest is not None and {**newest, **changes} == json.loads(json.dumps(decision)) else None
+    if newest is None:
+        return None
+    same: Decision = {**newest, "id": decision["id"], "at": decision["at"], "git_commit": decision["git_commit"]}
+    return newest if same == json.loads(json.dumps(decision)) else None
 
 
-def append_decision(root: Path, decision: Mapping[str, Any]) -> None:
+def append_decision(root: Path, decision: Decision) -> None:
     """Append the decision as a line, unless the file has it; a line that a kill cut off is completed first."""
     path = root / HISTORY
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -57,9 +83,8 @@ def append_decision(root: Path, decision: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def promotion_event(decision: Mapping[str, Any], data: str) -> dict[str, Any]:
+def promotion_event(decision: Decision, data: str) -> PromotionEvent:
     """Return the event of a promotion by `watch` as Prefect's API takes it; `data` is the name of the data."""
-    keys = ("version", "champion", "run", "reason", "against", "data_version")
     return {
         "id": str(uuid5(NAMESPACE_URL, f"{PROMOTED} {decision['id']}")),
         "event": PROMOTED,
@@ -68,11 +93,20 @@ def promotion_event(decision: Mapping[str, Any], data: str) -> dict[str, Any]:
             "prefect.resource.id": f"siloflow.{quote('model.' + decision['model'])}",
             "prefect.resource.name": decision["model"],
         },
-        "payload": {**{key: decision[key] for key in keys}, "since": decision["watch"]["since"], "data": data},
+        "payload": {
+            "version": decision["version"],
+            "champion": decision["champion"],
+            "run": decision["run"],
+            "reason": decision["reason"],
+            "against": decision["against"],
+            "data_version": decision["data_version"],
+            "since": decision["watch"]["since"],
+            "data": data,
+        },
     }
 
 
-def queue(root: Path, event: Mapping[str, Any]) -> None:
+def queue(root: Path, event: PromotionEvent) -> None:
     """Write the event to the queue, once."""
     write_json(root / _QUEUE / f"{event['id']}.json", event)
 

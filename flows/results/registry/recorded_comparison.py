@@ -1,28 +1,29 @@
 """Reads the comparison that a model comes from: what it says of the model's method, and what it proved better."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from flows.experiments.comparison.client_gains import ALONE
 from flows.project.project import Project
 from tasks.tracking.json_io import read_json
+from tasks.tracking.result_types.comparison_result import ComparisonResult
+from tasks.tracking.result_types.registry_records import Candidate, QuotedComparison
 
 COMPARISON = "comparison.json"
 _QUOTED = 3  # sentences on a method
 
 
-def comparison_of(project: Project, run: str | None) -> dict[str, Any] | None:
+def comparison_of(project: Project, run: str | None) -> ComparisonResult | None:
     """Return the recorded comparison whose run this folder is; None of a single run."""
     if run is None:
         return None
-    found: dict[str, Any] | None = read_json(
+    found: ComparisonResult | None = read_json(
         (project.root / run).parent / COMPARISON, keys=("experiment", "paired", "table")
     )
     return found
 
 
-def quote(comparison: Mapping[str, Any], method: str | None) -> dict[str, Any]:
-    """Return the comparison's name and what it says of a method, as plain JSON.
+def quote(comparison: ComparisonResult, method: str | None) -> QuotedComparison:
+    """Return the comparison's name and what it says of a method.
 
     `open_faults` are those of the data that it was trained on. `sentences` are at most three of its paired differences,
     certain ones first; `omitted` counts the others.
@@ -38,7 +39,7 @@ def quote(comparison: Mapping[str, Any], method: str | None) -> dict[str, Any]:
     }
 
 
-def proved_better(comparison: Mapping[str, Any], method: str | None) -> list[str]:
+def proved_better(comparison: ComparisonResult, method: str | None) -> list[str]:
     """Return the sentences that prove something better than this method, and that a first champion may not ignore.
 
     These are training alone, the constant answer, and another registered candidate. Comparisons of earlier versions have
@@ -53,7 +54,7 @@ PERSONAL = "--set tracking.personal_models=true"
 """What makes MLflow keep the models of single clients, so that they may be promoted."""
 
 
-def way_out(comparison: Mapping[str, Any], method: str | None, may_be: Callable[[str], bool]) -> str:
+def way_out(comparison: ComparisonResult, method: str | None, may_be: Callable[[str], bool]) -> str:
     """Return what to type for a model that is proved better than this method's; "" if there is none.
 
     Args:
@@ -71,30 +72,34 @@ def way_out(comparison: Mapping[str, Any], method: str | None, may_be: Callable[
     return f"siloflow compare {better[0]} {PERSONAL}, then siloflow promote" if better else ""
 
 
-def _candidates(comparison: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    return (comparison.get("registry") or {}).get("candidates", ())
+def _candidates(comparison: ComparisonResult) -> list[Candidate]:
+    registry = comparison.get("registry")
+    return registry["candidates"] if registry else []
 
 
-def _alone(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
+def _alone(comparison: ComparisonResult, method: str | None) -> Iterator[str]:
     """Yield the sentence that training alone is better: the paired one, or that on gains if it is not the reference."""
     paired = [pair for pair in comparison["paired"] if {pair["method"], pair["reference"]} == {method, ALONE}]
     if paired:
         yield from (pair["sentence"] for pair in paired if pair["better"] == ALONE)
         return
-    gain = (comparison.get("gains") or {}).get("methods", {}).get(method)
+    gains = comparison.get("gains")
+    gain = gains["methods"].get(method) if gains and method else None
     matters = max((pair.get("matters", 0.0) for pair in comparison["paired"]), default=0.0)
-    if gain is not None and gain["distinguishable"] and gain["mean"] < 0 and -gain["mean"] >= matters:
+    mean = gain["mean"] if gain and gain["distinguishable"] else None
+    if gain and mean is not None and mean < 0 and -mean >= matters:
         yield gain["sentence"].rstrip(".")
 
 
-def _constant(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
+def _constant(comparison: ComparisonResult, method: str | None) -> Iterator[str]:
     """Yield the sentence that the constant answer is better."""
-    for record in (comparison.get("baseline") or {}).get("paired", ()):
+    baseline = comparison.get("baseline")
+    for record in baseline["paired"] if baseline else ():
         if record["method"] == method and record["better"] not in (None, method):
             yield record["sentence"]
 
 
-def _other(comparison: Mapping[str, Any], method: str | None) -> Iterator[str]:
+def _other(comparison: ComparisonResult, method: str | None) -> Iterator[str]:
     """Yield the sentences that another registered candidate is better."""
     candidates = {each["method"] for each in _candidates(comparison)}
     for pair in comparison["paired"]:

@@ -4,9 +4,8 @@ A candidate is one run of a method whose model was logged.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from flows.core.console import progress
 from flows.methods.method_settings import method_of
@@ -30,18 +29,23 @@ from tasks.tracking.mlflow_logging.model_registry import (
     Registry,
     is_store_failure,
 )
+from tasks.tracking.result_types.registry_records import (
+    Candidate,
+    Challenge,
+    NoChallenge,
+    RegisteredCandidates,
+)
+from tasks.tracking.result_types.run_result import RunResult
 
-Result = Mapping[str, Any]
 
-
-def register_candidates(project: Project, results: Iterable[Result]) -> dict[str, Any] | None:
-    """Register a run of each method; return the versions with their interval against the champion as plain JSON.
+def register_candidates(project: Project, results: Iterable[RunResult]) -> RegisteredCandidates | None:
+    """Register a run of each method; return the versions with their interval against the champion.
 
     The run is the one with the best score on validation rows in its reported round, or that of the first seed: test
     rows decide on promotion, so they may not choose. A bound for other methods is no candidate. If MLflow does not
     answer, the screen says so, and None is returned.
     """
-    by_method: dict[str, list[Result]] = {}
+    by_method: dict[str, list[RunResult]] = {}
     for result in results:
         if result["mlflow_run_id"] is not None:
             by_method.setdefault(result["method"], []).append(result)
@@ -59,16 +63,17 @@ def register_candidates(project: Project, results: Iterable[Result]) -> dict[str
         return None
 
 
-def _register(project: Project, chosen: list[Result]) -> dict[str, Any]:
+def _register(project: Project, chosen: list[RunResult]) -> RegisteredCandidates:
     registry = Registry(project.store.tracking, model_name(project))
     number = registry.aliases().get(CHAMPION)
     champion = registry.find(number) if number is not None else None
-    candidates = []
+    candidates: list[Candidate] = []
+    scores: dict[str, float] = {}
     for result in chosen:
         version = register_run(project, registry, result)
         if version is None:
             continue
-        against = None
+        against: Challenge | NoChallenge | None = None
         if champion is not None and champion.number != version.number:
             against = challenge(project, result["folder"], champion.tags.get("run"))
             registry.tag(version.number, _interval_tags(champion, against))
@@ -80,26 +85,26 @@ def _register(project: Project, chosen: list[Result]) -> dict[str, Any]:
                 "version": version.number,
                 "against": against,
                 "better": against is not None and is_better(against),
-                "score": project.quantity.score(result["metrics"]),
             }
         )
-    # only the best becomes the challenger; the others stay registered, and a user may promote them by number
-    best = max(candidates, key=_merit, default=None)
+        # only the best becomes the challenger; the others stay registered, and a user may promote them by number
+        scores[version.number] = project.quantity.score(result["metrics"])
+    best = max(candidates, key=lambda each: _merit(each, scores[each["version"]]), default=None)
     if (
         best is not None
         and best["version"] != number
-        and not (champion is None and _is_outscored(project, registry, best))
+        and not (champion is None and _is_outscored(project, registry, scores[best["version"]]))
     ):
         registry.set_aliases({CHALLENGER: best["version"]})
     return {
         "model": registry.model,
         "champion": number,
         "challenger": registry.aliases().get(CHALLENGER),
-        "candidates": [{key: value for key, value in each.items() if key != "score"} for each in candidates],
+        "candidates": candidates,
     }
 
 
-def register_run(project: Project, registry: Registry, result: Result) -> ModelVersion | None:
+def register_run(project: Project, registry: Registry, result: RunResult) -> ModelVersion | None:
     """Register the model of a finished run with tags that say where it comes from; None if none was logged."""
     if result["mlflow_run_id"] is None:  # MLflow did not answer when the run ended
         return None
@@ -112,27 +117,27 @@ def register_run(project: Project, registry: Registry, result: Result) -> ModelV
         "data": project.params.data.name,
         "git_commit": git_commit(project.root),
         "weights_sha256": result["weights_sha256"],
-        headline: project.quantity.number(result["metrics"].get(headline)),
+        headline: project.quantity.number(metric_value(result["metrics"], headline)),
     }
     description = f"Models of {project.params.data.name}, by siloflow. The alias champion is in use."
     return registry.register(result["mlflow_run_id"], tags, description)
 
 
-def _choose(project: Project, runs: list[Result]) -> Result:
-    def rank(result: Result) -> tuple[float, float]:
+def _choose(project: Project, runs: list[RunResult]) -> RunResult:
+    def rank(result: RunResult) -> tuple[float, float]:
         record = RunFolder(project.root / result["folder"]).journal.read(result["reported_round"])
         return project.quantity.rank(record["metrics"], "validation/")
 
     return max(runs, key=rank)  # the first of equals
 
 
-def _merit(candidate: Mapping[str, Any]) -> tuple[float, float]:
+def _merit(candidate: Candidate, score: float) -> tuple[float, float]:
     """Order candidates by their gain over the champion, or by their score while there is none."""
-    gain = (candidate["against"] or {}).get("gain")
-    return (sum(gain) / 2 if gain else -math.inf, candidate["score"])
+    gain = None if candidate["against"] is None else _gain(candidate["against"])
+    return (sum(gain) / 2 if gain else -math.inf, score)
 
 
-def _is_outscored(project: Project, registry: Registry, best: Mapping[str, Any]) -> bool:
+def _is_outscored(project: Project, registry: Registry, best: float) -> bool:
     """Return whether the present challenger, of another comparison on the same rows, has a better score.
 
     While there is no champion to compare with, the challenger is the best of all candidates by its score.
@@ -145,21 +150,24 @@ def _is_outscored(project: Project, registry: Registry, best: Mapping[str, Any])
         or not project.data.same_rows(present.tags["data_version"], project.silos.version)
     ):
         return False
-    own = quantity.number(quantity.gain(best["score"]))  # rounded, as the tag is
+    own = quantity.number(quantity.gain(best))  # rounded, as the tag is
     return own == "-" or quantity.gain(float(score)) > quantity.gain(float(own))
 
 
-def _interval_tags(champion: ModelVersion, against: Mapping[str, Any]) -> dict[str, str]:
+def _interval_tags(champion: ModelVersion, against: Challenge | NoChallenge) -> dict[str, str]:
     """Return the tags with the interval against the champion, or why there is none."""
-    tags = {
+    if "why_not" in against:
+        return {"champion": champion.number, "against_champion": f"no interval: {against['why_not']}"}
+    return {
         "champion": champion.number,
-        "against_champion": against.get("sentence") or f"no interval: {against['why_not']}",
+        "against_champion": against["sentence"],
+        "difference": f"{against['difference']:.6g}",
+        "low": f"{against['low']:.6g}",
+        "high": f"{against['high']:.6g}",
     }
-    numbers = {key: f"{against[key]:.6g}" for key in ("difference", "low", "high") if key in against}
-    return {**tags, **numbers}
 
 
-def challenge(project: Project, candidate: str | None, champion: str | None) -> dict[str, Any]:
+def challenge(project: Project, candidate: str | None, champion: str | None) -> Challenge | NoChallenge:
     """Return the paired difference of two models on the present test rows, candidate minus champion.
 
     The interval is over rows: it is about these two models, not about other seeds. A model that was trained on other
@@ -171,9 +179,7 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
         champion: The folder of the champion's run.
 
     Returns:
-        `difference`, `low`, `high`, `gain` (the interval with a sign such that more is better), `cheaper`, a `sentence`, and
-        `older` with the models that were trained on other data; or `why_not`, with `may_pass` if a later call may find an
-        interval.
+        The difference, or why there is none.
     """
     if candidate is None or champion is None:
         return {"why_not": "one of the versions has no tag `run`, as siloflow sets it"}
@@ -206,9 +212,9 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
     }
 
 
-def older_sentence(record: Mapping[str, Any] | None) -> str:
+def older_sentence(record: Challenge) -> str:
     """Return which models may have been trained on present test rows; empty if none may. Earlier decisions name none."""
-    older = (record or {}).get("older")
+    older = record.get("older")
     if not older:
         return ""
     them = "it was" if len(older) == 1 else "they were"
@@ -221,19 +227,24 @@ def _is_older(project: Project, folder: Path) -> bool:
     return not project.data.same_rows(check_same_data(project, folder)["data_version"], project.silos.version)
 
 
-def is_better(record: Mapping[str, Any]) -> bool:
+def _gain(record: Challenge | NoChallenge) -> list[float] | None:
+    return None if "why_not" in record else record["gain"]
+
+
+def is_better(record: Challenge | NoChallenge) -> bool:
     """Return whether the whole interval is above zero, and the gain is one that matters."""
-    return is_certain(record) and record["better"] is not None
+    return "why_not" not in record and is_certain(record) and record["better"] is not None
 
 
-def is_certain(record: Mapping[str, Any]) -> bool:
+def is_certain(record: Challenge | NoChallenge) -> bool:
     """Return whether the whole interval is above zero, however small the gain is."""
-    return bool(record.get("gain")) and record["gain"][0] > 0
+    gain = _gain(record)
+    return gain is not None and gain[0] > 0
 
 
-def is_cheaper(record: Mapping[str, Any], margin: float) -> bool:
+def is_cheaper(record: Challenge, margin: float) -> bool:
     """Return whether the candidate sent fewer bytes, and its whole interval is above -margin."""
-    return bool(record.get("gain")) and record["gain"][0] > -margin and bool(record["cheaper"])
+    return record["gain"] is not None and record["gain"][0] > -margin and record["cheaper"]
 
 
 def _outcomes(project: Project, folder: Path) -> Outcomes:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Literal
 
 from flows.diagnosis.new_rows import described_features
 from flows.diagnosis.text.caveats import of_power, unseen_between
@@ -12,14 +12,16 @@ from models.diagnosis.classify import GRADES
 from silos.errors import counted
 from tasks.tracking.result_types.diagnosis_records import Grades, NewRowsRecord, SiloRecord
 from tasks.tracking.result_types.diagnosis_result import VersionResult
+from tasks.tracking.result_types.registry_records import ShiftedSilo
 
-ALL_ROWS, NEW_ROWS = "all", "new"
+ALL_ROWS: Literal["all"] = "all"
+NEW_ROWS: Literal["new"] = "new"
 """Which rows of a silo shifted: its whole versions differ, or the rows that came since differ from its earlier ones."""
 
 _RANK: dict[str | None, int] = {grade: rank for rank, grade in enumerate((*GRADES, None))}  # an undefined grade counts
 
 
-def shifted_silos(diagnosis: VersionResult | None, least: str, changed: Mapping[str, str]) -> list[dict[str, Any]]:
+def shifted_silos(diagnosis: VersionResult | None, least: str, changed: Mapping[str, str]) -> list[ShiftedSilo]:
     """Return the changed silos whose shift has at least this grade, with each kind's grade; an undefined grade counts.
 
     A silo's whole versions are judged, and its new rows by themselves. If both shifted, the stronger shift is returned.
@@ -27,15 +29,15 @@ def shifted_silos(diagnosis: VersionResult | None, least: str, changed: Mapping[
     """
     if diagnosis is None:
         return []
-    records: list[tuple[SiloRecord | NewRowsRecord, Grades, str, Callable[[], str]]] = []
+    records: list[tuple[SiloRecord | NewRowsRecord, Grades, int | None, Callable[[], str]]] = []
     for pair in diagnosis["pairs"]:
         grades = {kind: pair["strength"]["grades"][kind] for kind in pair["types"]}
-        records.append((pair, grades, ALL_ROWS, partial(_in_all_rows, pair, diagnosis)))
+        records.append((pair, grades, None, partial(_in_all_rows, pair, diagnosis)))
     for new in diagnosis["new_rows"]["silos"]:
-        records.append((new, new["grades"], NEW_ROWS, partial(_in_new_rows, new, diagnosis)))
-    found: dict[str, dict[str, Any]] = {}
+        records.append((new, new["grades"], new["rows"][0], partial(_in_new_rows, new, diagnosis)))
+    found: dict[str, ShiftedSilo] = {}
     strongest: dict[str, int] = {}
-    for record, kinds, rows, words in records:
+    for record, kinds, new_rows, words in records:
         client, rank = record["client"], max((_RANK[grade] for grade in kinds.values()), default=-1)
         if rank >= _RANK[least] and rank > strongest.get(client, -1):
             defined = [grade for grade in kinds.values() if grade is not None]
@@ -45,10 +47,10 @@ def shifted_silos(diagnosis: VersionResult | None, least: str, changed: Mapping[
                 "kinds": kinds,
                 "grade": worst,
                 "features": [*record["features"]],
-                "rows": rows,
+                "rows": ALL_ROWS if new_rows is None else NEW_ROWS,
                 "words": words(),
+                "new_rows": new_rows,
             }
-            found[client]["new_rows"] = record["rows"][0] if rows == NEW_ROWS else None
             strongest[client] = rank
     order = dict.fromkeys(record["client"] for record, *_ in records)
     return [found[client] for client in order if client in found and client in changed]

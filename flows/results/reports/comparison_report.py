@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from flows.experiments.comparison.comparison_text import (
     bytes_text,
@@ -34,12 +33,14 @@ from flows.results.reports.html_report import (
     repeated,
     write_report,
 )
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from silos.errors import UserError
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.json_io import read_json
 from tasks.tracking.plots.curve_figures import comparison_panels, cost_panels
+from tasks.tracking.result_types.comparison_result import ComparedClient, ComparisonResult
 from tasks.tracking.result_types.diagnosis_result import SiloResult
+from tasks.tracking.result_types.run_files import ExperimentRecord
 
 Curves = Mapping[str, Sequence[Sequence[tuple[int, float]]]]
 """A method's curves of (round, headline metric), one for each seed."""
@@ -51,7 +52,7 @@ _LAWS = {"fresh": "Fresh silos have a law that was trained on.", "unseen": "Unse
 def write_comparison_report(
     project: Project,
     plan: Plan,
-    comparison: Mapping[str, Any],
+    comparison: ComparisonResult,
     curves: Curves,
     cost_curves: Mapping[str, CostCurve | None],
 ) -> Path:
@@ -76,7 +77,7 @@ def write_comparison_report(
 
 
 def comparison_sections(
-    comparison: Mapping[str, Any],
+    comparison: ComparisonResult,
     quantity: TaskMetrics,
     curves: Curves,
     cost_curves: Mapping[str, CostCurve | None],
@@ -84,10 +85,10 @@ def comparison_sections(
     """Return the sections that follow from a comparison's JSON and its curves."""
     by_round, by_client, differences = comparison_panels(comparison, curves, quantity)
     title, *rows = comparison_table(comparison, quantity, seconds=True)
-    seeds = max((row["seeds"] for row in comparison["table"]), default=0)
+    seeds = max((int(metric_value(row, "seeds") or 0) for row in comparison["table"]), default=0)
     runs = "runs on all partitions" if comparison.get("partitions") else "seeds"
     spread = f"mean ± standard deviation over {seeds} {runs}" if seeds > 1 else "one seed"
-    last = [f"{row['method']} {quantity.number(row[quantity.headline])}" for row in comparison["table"]]
+    last = [f"{row['method']} {quantity.number(metric_value(row, quantity.headline))}" for row in comparison["table"]]
     paired = [pair["sentence"] for pair in comparison["paired"]]
     interval = [Figure(differences, "Difference to the reference, with its 95 % interval", "; ".join(paired))]
     missing = not_complete(comparison)
@@ -101,7 +102,7 @@ def comparison_sections(
                 headline(comparison["paired"]),
                 *paired,
                 *sentences_after(comparison),
-                *notes_after_training(comparison),
+                *notes_after_training(comparison["notes"]),
             ],
             figures=interval if paired else [],
             tables=[Table(f"Methods: {spread}", title, rows)],
@@ -129,7 +130,7 @@ def comparison_sections(
 _EACH_CLIENT = "Each silo on its test rows: mean over seeds; the line is over all silos"
 
 
-def _generalisation(comparison: Mapping[str, Any], quantity: TaskMetrics) -> Section:
+def _generalisation(comparison: ComparisonResult, quantity: TaskMetrics) -> Section:
     """Compare silos that trained with those that did not."""
     names = {role: f"{role}/{quantity.headline}" for role in _OTHERS}
     roles = [role for role, name in names.items() if any(row.get(name) is not None for row in comparison["table"])]
@@ -144,7 +145,7 @@ def _generalisation(comparison: Mapping[str, Any], quantity: TaskMetrics) -> Sec
         )
     rows = [
         [
-            row["method"],
+            str(row["method"]),
             mean_and_sd(row, quantity.headline, quantity),
             *(
                 mean_and_sd(row, names[role], quantity) if row.get(names[role]) is not None else "no model"
@@ -158,7 +159,7 @@ def _generalisation(comparison: Mapping[str, Any], quantity: TaskMetrics) -> Sec
     return Section(title, [sentence], tables=[Table(f"{quantity.title}, by role", titles, rows)])
 
 
-def _fairness(comparison: Mapping[str, Any], quantity: TaskMetrics, figure: Figure) -> Section:
+def _fairness(comparison: ComparisonResult, quantity: TaskMetrics, figure: Figure) -> Section:
     gains, title = comparison["gains"], "Fairness: who gains and who loses"
     methods = gains["methods"]
     if not methods:
@@ -169,7 +170,7 @@ def _fairness(comparison: Mapping[str, Any], quantity: TaskMetrics, figure: Figu
     return Section(title, [record["sentence"] for record in methods.values()], [figure], [table])
 
 
-def _range_over_clients(clients: Sequence[Mapping[str, Any]], quantity: TaskMetrics) -> str:
+def _range_over_clients(clients: Sequence[ComparedClient], quantity: TaskMetrics) -> str:
     """Describe the figure of all clients: the lowest and highest metric of each method."""
     by_method: dict[str, list[float]] = {}
     for client in clients:
@@ -181,20 +182,25 @@ def _range_over_clients(clients: Sequence[Mapping[str, Any]], quantity: TaskMetr
 
 
 def _overhead(
-    comparison: Mapping[str, Any], quantity: TaskMetrics, cost_curves: Mapping[str, CostCurve | None]
+    comparison: ComparisonResult, quantity: TaskMetrics, cost_curves: Mapping[str, CostCurve | None]
 ) -> Section:
     rows = [
-        [row["method"], bytes_text(row["bytes/up"]), bytes_text(row["bytes/down"]), f"{row['seconds']:.1f}"]
+        [
+            str(row["method"]),
+            *(bytes_text(metric_value(row, name)) for name in ("bytes/up", "bytes/down")),
+            f"{row['seconds']:.1f}",
+        ]
         for row in comparison["table"]
     ]
     titles = ["method", "sent to the server", "sent to silos", "seconds"]
     tables = [Table("What a run sends, all silos together, and how long it takes: means over seeds", titles, rows)]
-    costs, figures = comparison.get("cost") or {}, []
+    costs, figures = comparison["cost"], list[Figure]()
     if costs:
         titles, *rows = cost_table(costs)
         tables.append(Table("Cost until the target is reached", titles, rows))
     if any(curve is not None for curve in cost_curves.values()):
-        reached = [f"{method} {bytes_text(costs.get(method, {}).get('bytes'))}" for method in cost_curves]
+        spent = {method: bytes_text(costs[method]["bytes"] if method in costs else None) for method in cost_curves}
+        reached = [f"{method} {amount}" for method, amount in spent.items()]
         captions = [f"{quantity.title}, by {what}; dashed: the target" for what in ("bytes sent", "seconds")]
         alternatives = (
             f"{captions[0]}. Until the target: {', '.join(reached)}",
@@ -205,43 +211,37 @@ def _overhead(
     return Section("Overhead: bytes and seconds", cost_sentences(costs, quantity), figures, tables)
 
 
-def _each_silo(comparison: Mapping[str, Any], quantity: TaskMetrics) -> Section:
+def _each_silo(comparison: ComparisonResult, quantity: TaskMetrics) -> Section:
     """List every silo; of many, those that certainly lose or gain come first, then those with the worst score."""
-    methods, gains = [row["method"] for row in comparison["table"]], comparison["gains"]
+    methods, gains = [str(row["method"]) for row in comparison["table"]], comparison["gains"]
     certain = {
-        name
-        for record in gains["methods"].values()
-        for key in ("certain_worse", "certain_better")
-        for name in record[key]
+        name for record in gains["methods"].values() for name in (*record["certain_worse"], *record["certain_better"])
     }
 
-    def interest(client: Mapping[str, Any]) -> tuple[bool, float]:
+    def interest(client: ComparedClient) -> tuple[bool, float]:
         scores = [quantity.gain(value) for value in client["metrics"].values() if value is not None]
         return client["client"] not in certain, min(scores, default=math.inf)
 
     clients = sorted(comparison["clients"], key=interest)
-    columns = {"rows": "training rows", "test_rows": "test rows", "domain": "law"}
-    columns = {name: title for name, title in columns.items() if any(client[name] for client in clients)}
-    if any(client["role"] != "federated" for client in clients):
-        columns = {"role": "role", **columns}
+    columns: list[tuple[str, Sequence[str], bool]] = [
+        ("role", [client["role"] for client in clients], any(c["role"] != "federated" for c in clients)),
+        ("training rows", [f"{client['rows']:,}" for client in clients], any(c["rows"] for c in clients)),
+        ("test rows", [f"{client['test_rows']:,}" for client in clients], any(c["test_rows"] for c in clients)),
+        ("law", [client["domain"] or "-" for client in clients], any(c["domain"] for c in clients)),
+    ]
+    shown = {title: cells for title, cells, differs in columns if differs}
     rows = [
         [
             client["client"],
-            *(_plain(client[name]) for name in columns),
+            *(cells[at] for cells in shown.values()),
             *(client_cell(client, method, gains, quantity) for method in methods),
         ]
-        for client in clients
+        for at, client in enumerate(clients)
     ]
     order = "certain gains and losses first, then the worst scores" if certain else "the worst scores first"
     caption = f"Test {quantity.label} of each silo, mean over seeds; {order}"
-    table = Table.long(caption, ["silo", *columns.values(), *methods], rows, "comparison.json")
+    table = Table.long(caption, ["silo", *shown, *methods], rows, "comparison.json")
     return Section("Each silo", [f"{legend(gains, quantity)}."] if gains["methods"] else [], tables=[table])
-
-
-def _plain(value: Any) -> str:
-    if value in (None, ""):
-        return "-"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def diagnosis_section(project: Project, version: str) -> Section:
@@ -272,14 +272,14 @@ def newest_diagnosis(project: Project, version: str) -> tuple[Path, SiloResult] 
         return None
 
 
-def _command(project: Project, plan: Plan, about: Mapping[str, Any]) -> list[str]:
+def _command(project: Project, plan: Plan, about: ExperimentRecord) -> list[str]:
     if about["kind"] == "advise":  # each method has settings of its own, which `compare` does not take
         return repeated("advise", project, *about["methods"], "--minutes", f"{about['minutes']:g}")
     seeds = ",".join(map(str, plan.seeds))
     return repeated("compare", project, *plan.methods, "--seeds", seeds, "--reference", plan.reference)
 
 
-def _settings(project: Project, comparison: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _settings(project: Project, comparison: ComparisonResult) -> list[tuple[str, str]]:
     training, model = project.params.training, project.params.model
     tuned = [(f"tuned, {of['method']}", tuned_sentence(of)) for of in comparison["tuning"]]
     text = (

@@ -11,13 +11,13 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from socket import gethostname
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from httpx import HTTPError
-from prefect.client.orchestration import get_client
+from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter, TaskRunFilter
-from prefect.client.schemas.objects import TERMINAL_STATES, StateType
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Crashed
 
@@ -33,8 +33,8 @@ OPEN = Path("runs") / "open"
 SCHEDULE = OPEN / "schedule"
 """The file that `siloflow schedule` locks while its deployment exists."""
 
-_NOT_OVER: list[Any] = [kind for kind in StateType if kind not in TERMINAL_STATES]
-_BEGUN: list[Any] = [kind for kind in _NOT_OVER if kind != StateType.SCHEDULED]
+_NOT_OVER = [kind for kind in StateType if kind not in TERMINAL_STATES]
+_BEGUN = [kind for kind in _NOT_OVER if kind != StateType.SCHEDULED]
 _MESSAGE = "The process that ran this run has ended."
 _PAGE = 200  # runs, the most that Prefect returns at once
 
@@ -117,7 +117,7 @@ def delete_deployment(root: Path) -> list[str]:
         return [name for run in abandoned for name in _closed(client, run)]
 
 
-def _closed(client: Any, flow_run_id: UUID) -> list[str]:
+def _closed(client: SyncPrefectClient, flow_run_id: UUID) -> list[str]:
     """Close this flow run, its subflows and their task runs; return the names of the flow runs that had not ended."""
     names = []
     not_over = TaskRunFilter.model_validate({"state": {"type": {"any_": _NOT_OVER}}})
@@ -131,13 +131,13 @@ def _closed(client: Any, flow_run_id: UUID) -> list[str]:
             for task in tasks:
                 client.set_task_run_state(task.id, Crashed(message=_MESSAGE), force=True)
                 seen.add(task.id)
-        if not run.state.is_final():
+        if run.state is not None and not run.state.is_final():
             client.set_flow_run_state(run.id, Crashed(message=_MESSAGE), force=True)
             names.append(run.name)
     return names
 
 
-def _with_subflows(client: Any, flow_run_id: UUID) -> Iterator[Any]:
+def _with_subflows(client: SyncPrefectClient, flow_run_id: UUID) -> Iterator[FlowRun]:
     """Yield all subflows of the flow run, innermost first, and the flow run itself if Prefect knows it."""
     within = FlowRunFilter.model_validate({"parent_flow_run_id": {"any_": [flow_run_id]}})
     offset = 0

@@ -12,7 +12,6 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -22,6 +21,7 @@ from flows.results.run_history.list_runs import FoundRuns, find_experiments, unf
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock, is_held, workers
 from tasks.tracking.json_io import plain_path
+from tasks.tracking.result_types.earlier_results import Cleaned, CleanedKind
 
 
 def open_elsewhere(paths: Sequence[Path]) -> bool:
@@ -71,7 +71,7 @@ def leftovers(root: Path) -> list[Leftover]:
     return [leftover for kind in kinds if (leftover := kind(root, experiments)).paths]
 
 
-def enforce_retention(project: Project) -> dict[str, Any]:
+def enforce_retention(project: Project) -> Cleaned:
     """Delete what is older than `retention.days`, without a question; return what was deleted as `clean_runs` does.
 
     These are flow runs with their task runs, logs and events in Prefect's database of this project, single runs that
@@ -258,8 +258,8 @@ def _files(path: Path) -> Iterator[Path]:
     return (file for file in path.rglob("*") if not file.is_dir()) if path.is_dir() else iter([path])
 
 
-def clean_runs(project: Project, agreed: Callable[[Leftover], bool]) -> dict[str, Any]:
-    """List each kind and delete it if `agreed` returns True; return all kinds, with what was deleted, as plain JSON.
+def clean_runs(project: Project, agreed: Callable[[Leftover], bool]) -> Cleaned:
+    """List each kind and delete it if `agreed` returns True; return all kinds, with what was deleted.
 
     With `retention.days`, Prefect's database is not deleted as a whole.
     """
@@ -270,11 +270,16 @@ def clean_runs(project: Project, agreed: Callable[[Leftover], bool]) -> dict[str
     return {"kinds": [_clean(project.root, kind, agreed(kind)) for kind in kinds]}
 
 
-def _clean(root: Path, leftover: Leftover, agreed: bool) -> dict[str, Any]:
+def _clean(root: Path, leftover: Leftover, agreed: bool) -> CleanedKind:
     """Delete this kind if it is agreed; return a record of it."""
-    record: dict[str, Any] = {"kind": leftover.kind, "lost": leftover.lost, "bytes": leftover.size}
-    record |= {"deleted": agreed, "kept": []}
-    record["places"] = [str(path.relative_to(root)) for path in leftover.paths]
+    record: CleanedKind = {
+        "kind": leftover.kind,
+        "lost": leftover.lost,
+        "bytes": leftover.size,
+        "deleted": agreed,
+        "kept": [],
+        "places": [str(path.relative_to(root)) for path in leftover.paths],
+    }
     if agreed:
         record["kept"] = [str(path.relative_to(root)) for path in leftover.paths if not _delete(leftover, path)]
     return record

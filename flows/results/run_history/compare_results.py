@@ -2,27 +2,29 @@
 
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 from flows.core.config.load_config import param_differences
 from flows.project.project import Project
 from flows.results.run_history.list_runs import load_result
 from flows.training.paired_runs import compare_pairs, smallest_that_matters
 from flows.training.run_folder import RunFolder
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.client_metrics import metric_record, recorded_metric
 from models.metrics.paired_difference import difference_record
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json
+from tasks.tracking.result_types.comparison_result import ComparisonResult, TableRow
+from tasks.tracking.result_types.earlier_results import ChangedParam, NotPaired, PairedComparisons, TwoComparisons
+from tasks.tracking.result_types.run_files import RunIdentity
 
 Runs = dict[int, Path]
 """The folder of a run by its seed."""
 
 
-def compare_results(project: Project, first: str, second: str) -> dict[str, Any]:
-    """Compare two finished comparisons as plain JSON; UserError if one is not finished, or if their tasks differ."""
+def compare_results(project: Project, first: str, second: str) -> TwoComparisons:
+    """Compare two finished comparisons; UserError if one is not finished, or if their tasks differ."""
     sides = [_comparison(project, name) for name in (first, second)]
     names = [side["experiment"] for side in sides]
     if names[0] == names[1]:
@@ -39,7 +41,7 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
             "(evaluation.metric). Compare two of the same metric."
         )
     _require_same_partitions(sides)
-    rows = [{row["method"]: row for row in side["table"]} for side in sides]
+    rows = [{str(row["method"]): row for row in side["table"]} for side in sides]
     methods = [method for method in rows[0] if method in rows[1]]
     runs = {method: [_runs_by_seed(project, side, method) for side in sides] for method in methods}
     reason, has_partitions = _why_not_paired(project, sides), bool(sides[0].get("partitions"))
@@ -50,21 +52,22 @@ def compare_results(project: Project, first: str, second: str) -> dict[str, Any]
         "data_versions": [side["data_version"] for side in sides],
         "table": [{"method": method, "first": rows[0][method], "second": rows[1][method]} for method in methods],
         "paired": [
-            _paired_record(project, rows[0][method], runs[method], reason, metric, has_partitions) for method in methods
+            _paired_record(project, method, rows[0][method], runs[method], reason, metric, has_partitions)
+            for method in methods
         ],
         "only": [[method for method in side if method not in methods] for side in rows],
         "params": _changed_params(runs),
     }
 
 
-def _comparison(project: Project, name: str) -> dict[str, Any]:
-    result, printer = load_result(project, name)
-    if printer != "compare":
+def _comparison(project: Project, name: str) -> ComparisonResult:
+    found = load_result(project, name)
+    if found[1] != "compare":
         raise UserError(f"results: got {name}, a run, expected a comparison. Name two comparisons.")
-    return result
+    return found[0]
 
 
-def _require_same_partitions(sides: list[dict[str, Any]]) -> None:
+def _require_same_partitions(sides: list[ComparisonResult]) -> None:
     """Raise a UserError if the tables are means over different partitions; versions before partitions name none."""
     seeds = [[partition["data_seed"] for partition in side.get("partitions", ())] for side in sides]
     if seeds[0] == seeds[1]:
@@ -80,11 +83,11 @@ def _require_same_partitions(sides: list[dict[str, Any]]) -> None:
     )
 
 
-def _runs_by_seed(project: Project, side: dict[str, Any], method: str) -> Runs:
+def _runs_by_seed(project: Project, side: ComparisonResult, method: str) -> Runs:
     return {run["seed"]: project.root / run["folder"] for run in side["runs"] if run["method"] == method}
 
 
-def _why_not_paired(project: Project, sides: list[dict[str, Any]]) -> str | None:
+def _why_not_paired(project: Project, sides: list[ComparisonResult]) -> str | None:
     """Return why rows cannot be paired; None if both comparisons have the current version of data/."""
     versions = [side["data_version"] for side in sides]
     folders = [project.root / run["folder"] for side in sides for run in side["runs"]]
@@ -104,23 +107,23 @@ def _why_not_paired(project: Project, sides: list[dict[str, Any]]) -> str | None
 
 def _paired_record(
     project: Project,
-    row: dict[str, Any],
+    method: str,
+    row: TableRow,
     runs: list[Runs],
     reason: str | None,
     metric: TaskMetrics,
     has_partitions: bool,
-) -> dict[str, Any]:
+) -> PairedComparisons | NotPaired:
     """Return the paired difference, second minus first, on the same seeds and rows, or why there is none.
 
     `row` is the method's in the table of the first comparison.
     """
     first, second = runs
     seeds = sorted(first.keys() & second.keys())
-    record: dict[str, Any] = {"method": row["method"], "seeds": seeds}
     if reason is None and not seeds:
         reason = "they have no seed in common"
     if reason is not None:
-        return {**record, "why_not": reason}
+        return {"method": method, "seeds": seeds, "why_not": reason}
     outcomes = [
         [(_private(project, side[s]), RunFolder(side[s]).outcome_hashes()) for s in seeds] for side in (second, first)
     ]
@@ -129,9 +132,13 @@ def _paired_record(
     clients = silos.select(sorted(scored[0] & scored[1], key=silos.index))
     difference = compare_pairs(PlainRunner(), clients, outcomes[0], outcomes[1], metric) if clients.clients else None
     if difference is None:
-        return {**record, "why_not": "the data have no test rows"}
-    matters = smallest_that_matters(project, row[metric.headline])
-    record |= difference_record("second", "first", difference, metric, matters)
+        return {"method": method, "seeds": seeds, "why_not": "the data have no test rows"}
+    matters = smallest_that_matters(project, metric_value(row, metric.headline))
+    record: PairedComparisons = {
+        "method": method,
+        "seeds": seeds,
+        **difference_record("second", "first", difference, metric, matters),
+    }
     if has_partitions:  # whose runs the table averages too
         record["sentence"] += "; in data/ alone"
     if scored[0] != scored[1]:  # the means above are then of other clients
@@ -145,7 +152,7 @@ def _private(project: Project, run: Path) -> ClientStore:
     return ClientStore(str(folder / run.relative_to(project.store.runs)))
 
 
-def _changed_params(runs: dict[str, list[Runs]]) -> list[dict[str, Any]]:
+def _changed_params(runs: dict[str, list[Runs]]) -> list[ChangedParam]:
     """Return each changed param as `key: old → new`, with the methods whose runs differ in it."""
     methods: dict[str, list[str]] = defaultdict(list)
     for method, (first, second) in runs.items():
@@ -155,8 +162,8 @@ def _changed_params(runs: dict[str, list[Runs]]) -> list[dict[str, Any]]:
     return [{"difference": line, "methods": affected} for line, affected in methods.items()]
 
 
-def _run_record(run: Path) -> dict[str, Any]:
-    record: dict[str, Any] | None = read_json(run / "run.json", RESTORE_ADVICE, ("params", "data_version"))
+def _run_record(run: Path) -> RunIdentity:
+    record: RunIdentity | None = read_json(run / "run.json", RESTORE_ADVICE, ("params", "data_version"))
     if record is None:
         raise UserError(f"{run / 'run.json'} is missing. Restore it from a copy.")
     return record

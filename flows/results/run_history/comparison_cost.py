@@ -1,8 +1,7 @@
 """What each method of a comparison costs until it reaches a target, from the journals of its runs."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 from flows.project.project import Project
 from flows.results.run_history.list_runs import load_result
@@ -19,29 +18,39 @@ from tasks.tracking.cost_to_target import (
     target_of_best,
 )
 from tasks.tracking.result_tables import table_rows
+from tasks.tracking.result_types.comparison_result import CostToTarget, TableRow
+from tasks.tracking.result_types.earlier_results import ComparisonCost
+from tasks.tracking.result_types.run_result import ConstantBaseline, RunResult
 
 
-def read_cost_curves(
-    project: Project, comparison: Mapping[str, Any], quantity: TaskMetrics
-) -> dict[str, CostCurve | None]:
+def read_cost_curves(project: Project, runs: Iterable[RunResult], quantity: TaskMetrics) -> dict[str, CostCurve | None]:
     """Map each method with a finished run to its mean curve; None if one of its runs has no finite score."""
-    runs: dict[str, list[Records]] = {}
-    for run in comparison["runs"]:
+    by_method: dict[str, list[Records]] = {}
+    for run in runs:
         records = RunFolder(project.root / run["folder"]).rounds(run["rounds"])
-        runs.setdefault(run["method"], []).append(records)
-    return {method: cost_curve(records, quantity) for method, records in runs.items()}
+        by_method.setdefault(run["method"], []).append(records)
+    return {method: cost_curve(records, quantity) for method, records in by_method.items()}
+
+
+def table_on_data(
+    table: list[TableRow], runs: Sequence[RunResult], drawn: bool, quantity: TaskMetrics
+) -> list[TableRow]:
+    """Return the table of a comparison over its runs on data/ alone, which costs are of; `drawn` says if it has others."""
+    return table_rows(runs, quantity) if drawn else table
 
 
 def costs_of(
-    comparison: Mapping[str, Any],
+    table: Sequence[TableRow],
+    baseline: ConstantBaseline | None,
     curves: Mapping[str, CostCurve | None],
     quantity: TaskMetrics,
     target: float | None = None,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, CostToTarget]:
     """Return `cost` of a comparison: by method the target, and rounds, bytes and seconds until it is reached.
 
     Args:
-        comparison: Its runs, table and baseline. Of several partitions, costs are those of data/.
+        table: A row for each method, over the runs on data/.
+        baseline: The constant answer; None without test rows.
         curves: The mean curve of each method.
         quantity: The metric.
         target: What to reach; without it, 90 % of the way from the constant baseline to the best method.
@@ -51,14 +60,13 @@ def costs_of(
         the way, None for a given target.
     """
     share = SHARE if target is None else None
-    table = table_rows(comparison["runs"], quantity) if comparison.get("partitions") else comparison["table"]
-    reach = target_of_best(table, comparison.get("baseline"), quantity) if target is None else target
+    reach = target_of_best(table, baseline, quantity) if target is None else target
     costs = {} if reach is None else costs_to_target(curves, reach, quantity)
     return {method: {**cost, "of_best": share} for method, cost in costs.items()}
 
 
-def cost_of_result(project: Project, name: str | None, other: str | None, target: float | None) -> dict[str, Any]:
-    """Return experiment, task and `cost` as plain JSON, from the journals of the runs.
+def cost_of_result(project: Project, name: str | None, other: str | None, target: float | None) -> ComparisonCost:
+    """Return what each method of a comparison costs, from the journals of its runs.
 
     Args:
         project: The project.
@@ -76,14 +84,23 @@ def cost_of_result(project: Project, name: str | None, other: str | None, target
         )
     if target is not None and not math.isfinite(target):
         raise UserError(f"--target: got {target}, expected a finite number. Choose a value of the metric.")
-    comparison, kind = load_result(project, name)
-    if kind != "compare":
+    found = load_result(project, name)
+    if found[1] != "compare":
         raise UserError(f"results --cost: got {name}, a run, expected a comparison. Name a comparison.")
+    comparison = found[0]
     quantity = recorded_metric(comparison)
     costs = comparison.get("cost") if target is None else None
     if costs is None:  # another target, or a comparison of an earlier version
-        costs = costs_of(comparison, read_cost_curves(project, comparison, quantity), quantity, target)
-    about: dict[str, Any] = {
-        key: comparison[key] for key in ("experiment", "task", "metric", "higher_is_better") if key in comparison
+        runs, drawn = comparison["runs"], bool(comparison.get("partitions"))
+        table, curves = (
+            table_on_data(comparison["table"], runs, drawn, quantity),
+            read_cost_curves(project, runs, quantity),
+        )
+        costs = costs_of(table, comparison.get("baseline"), curves, quantity, target)
+    return {
+        "experiment": comparison["experiment"],
+        "task": quantity.task,
+        "metric": quantity.name,
+        "higher_is_better": quantity.higher_is_better,
+        "cost": costs,
     }
-    return {**about, "cost": costs}

@@ -4,14 +4,19 @@ import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from flows.core.config.validation_errors import nearest_hint
 from flows.project.project import Project
+from models.metrics.base_metrics import metric_value
 from models.metrics.client_metrics import recorded_metric
 from silos.errors import UserError, shown
 from silos.io.locks import is_held
 from tasks.tracking.json_io import read_json
+from tasks.tracking.result_types.comparison_result import ComparisonResult
+from tasks.tracking.result_types.earlier_results import ListedResult, ResultList
+from tasks.tracking.result_types.run_files import ExperimentRecord, Kind
+from tasks.tracking.result_types.run_result import RunResult
 
 _KINDS = ("run", "compare", "advise", "reproduce")
 
@@ -21,7 +26,7 @@ class FoundRuns:
     """A set of runs: its folder, and the record that its first command wrote."""
 
     folder: Path
-    about: dict[str, Any]
+    about: ExperimentRecord
 
     @property
     def name(self) -> str:
@@ -29,9 +34,9 @@ class FoundRuns:
         return self.folder.name
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> Kind:
         """Return the command that created the set: run, compare, advise or reproduce."""
-        return str(self.about["kind"])
+        return self.about["kind"]
 
     @property
     def started(self) -> datetime:
@@ -74,8 +79,8 @@ def find_runs(runs: Path, name: str, kind: str | None = None) -> FoundRuns:
     raise UserError(f"runs/: got no {noun} {shown(repr(name))}{hint}")
 
 
-def list_runs(root: Path) -> dict[str, Any]:
-    """Return all sets, newest first, as plain JSON."""
+def list_runs(root: Path) -> ResultList:
+    """Return all sets, newest first."""
     return {"results": [_summary(experiment) for experiment in find_experiments(root / "runs")]}
 
 
@@ -83,7 +88,7 @@ def unfinished_state(experiment: FoundRuns) -> str:
     """Return the state of an unfinished set: `at work`, `3 of 9 runs`, `round 12`; empty if it is finished."""
     if experiment.kind == "reproduce":
         return "at work" if _is_at_work(experiment) else ""  # `siloflow reproduce` reports what of a table is recorded
-    if _load_outcome(experiment) is not None:
+    if _finished_run(experiment) or _finished_comparison(experiment):
         return ""
     done = sum((run / "result.json").is_file() for run in experiment.runs)
     if _is_at_work(experiment):
@@ -97,30 +102,36 @@ def unfinished_state(experiment: FoundRuns) -> str:
     return f"round {max((_rounds(run) for run in experiment.runs), default=0)}"
 
 
-def _summary(experiment: FoundRuns) -> dict[str, Any]:
-    result, state = _load_outcome(experiment), unfinished_state(experiment)
-    failed = len(result.get("failed", [])) if result else 0
+def _summary(experiment: FoundRuns) -> ListedResult:
+    run, comparison, state = _finished_run(experiment), _finished_comparison(experiment), unfinished_state(experiment)
+    failed = len(comparison["failed"]) if comparison else 0
+    about = run or comparison or experiment.about
+    headline = None if run is None else recorded_metric(run).headline_text(run["metrics"])
     return {
         "name": experiment.name,
         "kind": experiment.kind,
         "what": _description(experiment),
-        "data_version": str((result or experiment.about).get("data_version", ""))[:10] or None,
+        "data_version": str(about.get("data_version", ""))[:10] or None,
         "started": experiment.started.isoformat(timespec="seconds"),
-        "headline": _headline(result) if result else None,
+        "headline": _best_method(comparison) if comparison else headline,
         "state": state or (f"{failed} failed" if failed else "finished"),
     }
 
 
-def _load_outcome(experiment: FoundRuns) -> dict[str, Any] | None:
-    """Return the result of a finished run or comparison; None for an unfinished one, and for a sweep.
+def _finished_comparison(experiment: FoundRuns) -> ComparisonResult | None:
+    """Return the result of a comparison, or of the one that proves the winner of a race; None without a finished one."""
+    if experiment.kind not in ("compare", "advise"):
+        return None
+    comparison: ComparisonResult | None = read_json(experiment.folder / "comparison.json")
+    return comparison
 
-    That of a race is the comparison that proves its winner.
-    """
-    if experiment.kind in ("compare", "advise"):
-        comparison: dict[str, Any] | None = read_json(experiment.folder / "comparison.json")
-        return comparison
-    results = [read_json(run / "result.json") for run in experiment.runs] if experiment.kind == "run" else []
-    return results[-1] if results and results[-1] else None
+
+def _finished_run(experiment: FoundRuns) -> RunResult | None:
+    """Return the result of a single run; None without a finished one."""
+    if experiment.kind != "run":
+        return None
+    results: list[RunResult | None] = [read_json(run / "result.json") for run in experiment.runs]
+    return results[-1] if results else None
 
 
 def _description(experiment: FoundRuns) -> str:
@@ -132,14 +143,12 @@ def _description(experiment: FoundRuns) -> str:
     return f"{', '.join(methods)}; seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}{tuned}"
 
 
-def _headline(result: dict[str, Any]) -> str | None:
-    """Return `accuracy 0.912` for a run, preceded by the best method for a comparison."""
-    metric = recorded_metric(result)
-    if "table" not in result:
-        return metric.headline_text(result["metrics"])
-    rows = [row for row in result["table"] if row.get(metric.headline) is not None]
+def _best_method(comparison: ComparisonResult) -> str | None:
+    """Return the best method and its metric; None if no method has a finite one."""
+    metric = recorded_metric(comparison)
+    rows = [row for row in comparison["table"] if row.get(metric.headline) is not None]
     best = max(rows, key=metric.score, default=None)
-    return None if best is None else f"{best['method']} {metric.number(best[metric.headline])}"
+    return None if best is None else f"{best['method']} {metric.number(metric_value(best, metric.headline))}"
 
 
 def _is_at_work(experiment: FoundRuns) -> bool:
@@ -151,7 +160,9 @@ def _rounds(run: Path) -> int:
     return len(list((run / "journal").glob("*.json")))
 
 
-def load_result(project: Project, name: str) -> tuple[dict[str, Any], str]:
+def load_result(
+    project: Project, name: str
+) -> tuple[RunResult, Literal["run"]] | tuple[ComparisonResult, Literal["compare"]]:
     """Load a finished result and the name of the command that printed it first.
 
     UserError if there is no such set of runs, or if it is not finished; the message names the command that resumes it.
@@ -175,10 +186,11 @@ def load_result(project: Project, name: str) -> tuple[dict[str, Any], str]:
     if experiment.kind == "run":
         return _load_run(project, experiment.name), "run"
     keys = ("table", "paired", "runs", "tuning", "failed", "task")
-    return read_json(experiment.folder / "comparison.json", keys=keys), "compare"
+    comparison: ComparisonResult = read_json(experiment.folder / "comparison.json", keys=keys)
+    return comparison, "compare"
 
 
-def _load_run(project: Project, name: str) -> dict[str, Any]:
+def _load_run(project: Project, name: str) -> RunResult:
     from flows.training.load_finished_run import find_run  # and torch with it
 
     folder = find_run(project, name)
@@ -191,7 +203,7 @@ def _load_run(project: Project, name: str) -> dict[str, Any]:
     return {**result}
 
 
-def _resume_command(about: dict[str, Any], name: str) -> str:
+def _resume_command(about: ExperimentRecord, name: str) -> str:
     """Return the command that finishes the set, with its original arguments."""
     settings = [f"--set={shlex.quote(override)}" for override in about.get("overrides", ())]
     if about["kind"] == "run":

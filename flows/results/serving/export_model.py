@@ -34,6 +34,7 @@ from silos.standardizer import AgreedRecord
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
 from tasks.tracking.json_io import output_file, unwritable
+from tasks.tracking.result_types.model_results import ExportedCard, ExportResult
 
 Format = Literal["pt2", "onnx"]
 Predict = Callable[[Tensor], Tensor]
@@ -46,7 +47,7 @@ CARD = "siloflow.json"
 _ROWS = 256  # on which outputs of the file and of our model are compared
 
 
-def write_exported(path: Path, format: Format, model: ExportedModel, rows: Tensor, card: Mapping[str, Any]) -> float:
+def write_exported(path: Path, format: Format, model: ExportedModel, rows: Tensor, card: ExportedCard) -> float:
     """Write the model, and return the largest difference between the opened file and the model, on all rows and on one.
 
     `card` describes the model and is stored as extra file CARD of a .pt2, or as metadata of an ONNX file. UserError,
@@ -147,7 +148,7 @@ def _silence_torch() -> Iterator[None]:
         logging.disable(before)
 
 
-def export_model(project: Project, run: str, client: str | None, format: Format, output: str | None) -> dict[str, Any]:
+def export_model(project: Project, run: str, client: str | None, format: Format, output: str | None) -> ExportResult:
     """Write the model that the run reports, and return its card, with the largest difference from our model's outputs.
 
     Args:
@@ -166,7 +167,8 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
     rows, whose = _rows(opened, client)
     reads = method_of(opened.project.params, opened.method).conditioning() if opened.model.context else None
     # all that a program without siloflow needs to prepare rows and to name the outputs
-    card = {
+    scaling = _scaling_of(opened, client)
+    card: ExportedCard = {
         "method": opened.method,
         "seed": opened.seed,
         "round": opened.round,
@@ -178,7 +180,8 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
         "dtype": manifest.dtype,
         "features": [feature.name for feature in manifest.features],
         "columns": input_columns(manifest, opened.project.params.data),
-        **_scaling_of(opened, client),
+        "inputs": scaling["inputs"],
+        "targets": scaling["targets"],
         "statistics": reads.described(opened.project.silos) if reads else None,
     }
     try:
@@ -242,7 +245,7 @@ def _is_private(opened: FinishedRun) -> bool:
     )
 
 
-def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, str]:
+def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, Literal["test", "random"]]:
     """Return rows as they were partitioned, and their kind: test rows of the client, or random ones without a client.
 
     Random rows of a plugin's module are 0 and 1, since it may take tokens only.

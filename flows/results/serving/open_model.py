@@ -1,6 +1,6 @@
 """Opens the champion or the model of a run, and evaluates it on the test rows that are in data/ now."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,13 @@ from flows.training.load_finished_run import check_same_data, find_run, finished
 from flows.training.mlflow_run_metadata import model_spec
 from flows.training.round_record import metrics_of
 from models.metrics.client_metrics import metric_record
+from models.model_card import ModelCard
 from models.served_model import ServedModel, named_tensors
 from models.server_state import ClientStateRefs
 from silos.errors import UserError, some
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion
 from tasks.tracking.result_tables import by_client
+from tasks.tracking.result_types.model_results import ModelScores
 
 if TYPE_CHECKING:  # pandas takes long to import
     import pandas as pd
@@ -43,7 +45,7 @@ class OpenModel:
     served: ServedModel
 
     @property
-    def card(self) -> Mapping[str, Any]:
+    def card(self) -> ModelCard:
         """Return what describes the model's inputs and outputs."""
         return self.served.card
 
@@ -143,8 +145,8 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
     return ServedModel(spec["card"], named_tensors(spec["shared"], spec["personal"]))
 
 
-def evaluate_model(project: Project, model: str) -> dict[str, Any]:
-    """Return a model's test metrics on the present data version, and those of each client, as plain JSON.
+def evaluate_model(project: Project, model: str) -> ModelScores:
+    """Return a model's test metrics on the present data version, and those of each client.
 
     They are computed as at the end of a run, from the run's folder, so private weights stay with their clients.
 
@@ -173,14 +175,14 @@ def evaluate_model(project: Project, model: str) -> dict[str, Any]:
         table = by_client(scores, quantity.with_metrics((), others))
         return {
             "run": str(folder.relative_to(project.root)),
-            "version": version and version.number,
+            "version": None if version is None else version.number,
             "method": run.method,
             "seed": run.seed,
             "round": run.round,
             "data_version": project.silos.version,
             "trained_on": check_same_data(project, folder)["data_version"],
             **metric_record(quantity),
-            "metrics": metrics_of(table, silos, quantity, others),
+            "metrics": {**metrics_of(table, silos, quantity, others)},
             "clients": [
                 {
                     "client": client,

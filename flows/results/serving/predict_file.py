@@ -1,7 +1,7 @@
 """Predicts a file of raw rows, read as `data.source` reads them, by the champion or the model of a run."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,12 @@ import pandas as pd
 from flows.project.project import Project
 from flows.results.serving.client_statistics import client_statistics
 from flows.results.serving.open_model import OpenModel, open_model
-from flows.results.serving.raw_rows import RowFile, client_column
-from flows.results.serving.row_predictor import ClientMismatchError, RowPredictor
+from flows.results.serving.raw_rows import RowFile, client_column, ignored_columns
+from flows.results.serving.row_predictor import ClientMismatchError, ParamsOf, RowPredictor
 from silos.errors import UserError, shown, some
 from silos.io.atomic_io import is_there, writing
 from tasks.tracking.json_io import output_file, unwritable
+from tasks.tracking.result_types.model_results import PredictedLabels, Predictions
 
 _ENDINGS = (".csv", ".parquet")
 FOLDER = Path("runs") / "predictions"
@@ -31,8 +32,8 @@ def predict_file(
     model: str,
     keep: Sequence[str] = (),
     skip_bad_rows: bool = False,
-) -> dict[str, Any]:
-    """Write the number, label, probabilities and entropy of each row, and return what was written as plain JSON.
+) -> Predictions:
+    """Write the number, label, probabilities and entropy of each row, and return what was written.
 
     Args:
         project: The project.
@@ -149,7 +150,7 @@ def _taken(rows: pd.DataFrame | np.ndarray, at: np.ndarray) -> pd.DataFrame | np
 
 def _kept(file: RowFile, opened: OpenModel, own: str | None, keep: Sequence[str]) -> list[str]:
     """Return the columns to copy: those that are no features, and those that the user names, in the file's order."""
-    ignored = (opened.card.get("reading") or {}).get("ignored", [])
+    ignored = ignored_columns(opened.card)
     features = [column["name"] for column in opened.card["columns"] or ()]
     names = file.column_names
     kept = [name for name in names if name in keep or name == own or (name in ignored and name not in features)]
@@ -183,7 +184,7 @@ def _write(place: Path, output: str, table: pd.DataFrame) -> None:
         raise UserError(f"--output: {unwritable(error) or f'cannot write {output}: {error.strerror}.'}") from None
 
 
-def _summary(predictions: pd.DataFrame, classes: list[str]) -> dict[str, Any]:
+def _summary(predictions: pd.DataFrame, classes: list[str]) -> PredictedLabels:
     """Return how often each class was predicted, and the mean entropy; null for a regression."""
     if not classes:
         return {"labels": None, "entropy": None}
@@ -206,7 +207,7 @@ def _check_client(predictor: RowPredictor, client: str | None) -> None:
     )
 
 
-def _params_of(project: Project, opened: OpenModel) -> Callable[[str | None], Mapping[str, Any]]:
+def _params_of(project: Project, opened: OpenModel) -> ParamsOf:
     """Return what computes what a conditional model reads of a client, from its training rows."""
 
     @cache

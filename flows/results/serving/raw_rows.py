@@ -1,7 +1,7 @@
 """Reads raw rows of a file or of a request: the values of the model's columns, each row's client, and other columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from models.model_card import ModelCard, TextColumn
 from models.preprocessing import UnreadNumber
 from silos.data_params import Column as ByColumn
 from silos.data_params import DataParams
@@ -86,7 +87,7 @@ class RowFile:
         (column,) = only.sample(Conventions(na_values=None if na_values is None else tuple(na_values))).columns
         return [None if code < 0 else column.texts[code] for code in column.codes.tolist()]
 
-    def rows(self, card: Mapping[str, Any], no_features: Sequence[str] = ()) -> pd.DataFrame | np.ndarray:
+    def rows(self, card: ModelCard, no_features: Sequence[str] = ()) -> pd.DataFrame | np.ndarray:
         """Return the rows as the model takes them: a data frame with its columns, or an array if they have no names.
 
         Args:
@@ -106,7 +107,7 @@ class RowFile:
                 "numpy.savez."
             )
         kinds = {column["name"]: column["kind"] for column in columns}
-        ignored = {*(card.get("reading") or {}).get("ignored", []), *no_features} - kinds.keys()
+        ignored = {*ignored_columns(card), *no_features} - kinds.keys()
         sample = self.table.sample(conventions_of(card))
         return pd.DataFrame(
             {each.name: _values(each, kinds.get(each.name)) for each in sample.columns if each.name not in ignored}
@@ -132,31 +133,42 @@ class RowFile:
         return pd.DataFrame({column.name: _values(column, None) for column in plain}, index=range(len(self.numbers)))
 
 
-def conventions_of(card: Mapping[str, Any]) -> Conventions:
+def conventions_of(card: ModelCard) -> Conventions:
     """Return how the model's table is read from a file: by the kinds of its columns, and as `data.source` said."""
-    reading = dict(card.get("reading") or {})  # models that earlier versions logged have none
-    reading.pop("ignored", None)
-    if reading.get("na_values") is not None:
-        reading["na_values"] = tuple(reading["na_values"])
-    columns = card["columns"]
-    return Conventions(
-        **reading,
+    columns = card["columns"] or ()
+    of_columns = Conventions(
         numbers=frozenset(column["name"] for column in columns if column["kind"] == "number"),
         texts=frozenset(column["name"] for column in columns if column["kind"] == "text" and _are_texts(column)),
     )
+    reading = card.get("reading")  # models that earlier versions logged have none
+    if not reading:
+        return of_columns
+    na_values = reading.get("na_values")
+    return replace(
+        of_columns,
+        decimal=reading.get("decimal"),
+        censored=reading.get("censored", "refuse"),
+        na_values=None if na_values is None else tuple(na_values),
+    )
 
 
-def _are_texts(column: Mapping[str, Any]) -> bool:
+def ignored_columns(card: ModelCard) -> list[str]:
+    """Return the columns of the table that are no features; models that earlier versions logged name none."""
+    reading = card.get("reading")
+    return reading["ignored"] if reading else []
+
+
+def _are_texts(column: TextColumn) -> bool:
     """Return whether a column's values are texts, in which NA is one, and not codes."""
     folded = [value.lower() for value in column["values"]]
     codes = WrittenNumbers(pa.array(folded, pa.large_string())).are_numbers.all() or {*folded} <= {"true", "false"}
     return not codes
 
 
-def read_written(rows: pd.DataFrame, card: Mapping[str, Any]) -> pd.DataFrame:
+def read_written(rows: pd.DataFrame, card: ModelCard) -> pd.DataFrame:
     """Return the rows of a request with texts read as those of a file, such as <0.5 among numbers."""
     rows = rows.set_axis([str(name) for name in rows.columns], axis=1)  # JSON may hold numbers as names
-    kinds = {column["name"]: column["kind"] for column in card["columns"]}
+    kinds = {column["name"]: column["kind"] for column in card["columns"] or ()}
     written = {}
     for name in rows.columns if rows.columns.is_unique else ():
         values = rows[name].tolist() if name in kinds and not pd.api.types.is_numeric_dtype(rows[name]) else []

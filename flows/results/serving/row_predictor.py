@@ -11,15 +11,19 @@ import pandas as pd
 
 from flows.project.project import Project
 from flows.results.serving.open_model import OpenModel
-from flows.results.serving.raw_rows import client_column
-from models.model_card import Column
+from flows.results.serving.raw_rows import client_column, ignored_columns
+from models.model_card import Column, ModelCard
 from models.preprocessing import Faults, RowFault, encode_usable
 from silos.errors import near_names, shown, some
 from silos.sources.source_params import Table
 from silos.storage.partition_store import open_client, open_missing
+from tasks.tracking.result_types.model_results import FilledIn, UnknownClient
 
 Clients = Sequence[str | None]
 """The client of each row; None where it is not known."""
+
+ParamsOf = Callable[[str | None], Mapping[str, Any]]
+"""Returns what a model reads of a client besides its rows: the arguments of `OpenModel.predict`."""
 
 
 class ClientMismatchError(ValueError):
@@ -74,9 +78,7 @@ class RowPredictor:
                 )
         return [client if each is None else each for each in own]
 
-    def predict(
-        self, rows: pd.DataFrame | np.ndarray, clients: Clients, params_of: Callable[[str | None], Mapping[str, Any]]
-    ) -> pd.DataFrame:
+    def predict(self, rows: pd.DataFrame | np.ndarray, clients: Clients, params_of: ParamsOf) -> pd.DataFrame:
         """Return one prediction per row; ValueError for rows that cannot be predicted; `faults` explains it.
 
         Args:
@@ -100,9 +102,7 @@ class RowPredictor:
             parts.append(part.set_axis(at, axis=0))
         return pd.concat(parts).sort_index().reset_index(drop=True)
 
-    def _predict(
-        self, client: str | None, rows: pd.DataFrame | np.ndarray, params_of: Callable[[str | None], Mapping[str, Any]]
-    ) -> pd.DataFrame:
+    def _predict(self, client: str | None, rows: pd.DataFrame | np.ndarray, params_of: ParamsOf) -> pd.DataFrame:
         if self.opened.card["statistics"] is not None and (expected := self.expected_client(client)):
             raise ValueError(
                 f"client: got {shown(client or 'none')}, expected {expected}. {self.hint(client)}Name one of them."
@@ -125,8 +125,7 @@ class RowPredictor:
         """
         found, named = Faults(), np.asarray(numbers)
         if isinstance(rows, pd.DataFrame):
-            ignored = (self.opened.card.get("reading") or {}).get("ignored", [])
-            rows = rows.drop(columns=ignored, errors="ignore")
+            rows = rows.drop(columns=ignored_columns(self.opened.card), errors="ignore")
         for client, at in self._groups(clients):
             if named_by != self.option and (expected := self.expected_client(client)):
                 got = "no client" if client is None else shown(repr(client))
@@ -137,7 +136,7 @@ class RowPredictor:
                     found[row] = RowFault(message, named_by, client is None)
             elif isinstance(rows, pd.DataFrame):
                 of_client = rows.iloc[at]
-                columns = self._for(client, of_client).card["columns"]
+                columns = self._for(client, of_client).card["columns"] or []
                 _, faults = encode_usable(of_client, columns, named[at].tolist())
                 found |= {
                     int(at[row]): self._with_way_out(fault, client, columns, named[at[row]])
@@ -174,9 +173,7 @@ class RowPredictor:
             return f"a client of data/, since {self.opened.name} also reads the client's statistics"
         return ""
 
-    def _with_way_out(
-        self, fault: RowFault, client: str | None, columns: Sequence[Mapping[str, Any]], number: int
-    ) -> RowFault:
+    def _with_way_out(self, fault: RowFault, client: str | None, columns: Sequence[Column], number: int) -> RowFault:
         """Return the fault of a missing value without a client's mean, with what the user can do about it."""
         rule = next(each["missing"] for each in columns if each["name"] == fault.column)
         if not fault.is_missing or rule != "mean":
@@ -203,7 +200,7 @@ class RowPredictor:
             return f"Did you mean {' or '.join(map(shown, near))}? " if near else ""
         return f"Clients are {some(names, 5)}. "
 
-    def unknown_clients(self, clients: Clients) -> dict[str, dict[str, Any]]:
+    def unknown_clients(self, clients: Clients) -> dict[str, UnknownClient]:
         """Count the rows of each client that data/ lacks, with a hint; a model for all clients answers for it, too."""
         counts = Counter(client for client in clients if client is not None)
         known = {*self.project.silos.manifest.names, *self.opened.card["clients"]}
@@ -213,13 +210,15 @@ class RowPredictor:
             for index, (client, count) in enumerate(unknown.items())
         }
 
-    def filled_in(self, rows: pd.DataFrame | np.ndarray, clients: Clients) -> list[dict[str, Any]]:
-        """Return what replaced missing numbers: column, rows and value, and the client if the value is one of its own."""
-        found: list[dict[str, Any]] = []
-        for column in self.opened.card["columns"] or () if isinstance(rows, pd.DataFrame) else ():
+    def filled_in(self, rows: pd.DataFrame | np.ndarray, clients: Clients) -> list[FilledIn]:
+        """Return what replaced missing numbers."""
+        found: list[FilledIn] = []
+        for column in self.opened.card["columns"] or ():
+            if column["kind"] == "text" or column["missing"] == "refuse" or not isinstance(rows, pd.DataFrame):
+                continue
             name, rule = column["name"], column["missing"]
             lacking = rows[name].isna().to_numpy()
-            if column["kind"] == "text" or rule == "refuse" or not lacking.any():
+            if not lacking.any():
                 continue
             if rule != "mean":
                 found.append({"column": name, "client": None, "rows": int(lacking.sum()), "value": float(rule)})
@@ -253,12 +252,12 @@ class RowPredictor:
         return means
 
 
-def _without_mean(card: Mapping[str, Any], rows: pd.DataFrame | np.ndarray) -> list[str]:
+def _without_mean(card: ModelCard, rows: pd.DataFrame | np.ndarray) -> list[str]:
     """Return the columns in which rows lack a value that a client's mean fills in."""
     if not isinstance(rows, pd.DataFrame):
         return []
     lacking = []
-    for column in card["columns"]:
+    for column in card["columns"] or ():
         values = rows[column["name"]] if column["missing"] == "mean" and column["name"] in rows else None
         if isinstance(values, pd.Series) and values.isna().any():
             lacking.append(column["name"])

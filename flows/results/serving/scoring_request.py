@@ -8,15 +8,19 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from flows.results.serving.raw_rows import read_written
+from models.model_card import ModelCard
 from silos.errors import shown, some
 
 _FORMS = ("dataframe_split", "dataframe_records", "inputs", "instances")
+Rows: TypeAlias = "pd.DataFrame | np.ndarray | list[object]"
+"""Rows with names as a data frame, others as an array, or as a request has them."""
+
 PARAMS = {"client": str, "statistics": list, "made_as": str}
 
 
@@ -33,13 +37,13 @@ def bad_request(message: str) -> RequestError:
     return RequestError(400, "BAD_REQUEST", message)
 
 
-class _Doubled(dict[str, Any]):
+class _Doubled(dict[str, object]):
     """A JSON object in which a key is doubled."""
 
     key = ""
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -56,7 +60,7 @@ class ScoringRequest:
     content: Any
     params: Mapping[str, Any]
 
-    def rows(self, card: Mapping[str, Any]) -> pd.DataFrame | Any:
+    def rows(self, card: ModelCard) -> Rows:
         """Return rows with names as a data frame, and others as they are; RequestError if they are not of the model."""
         columns = None if card["columns"] is None else [column["name"] for column in card["columns"]]
         try:
@@ -98,7 +102,7 @@ class ScoringRequest:
             return None
         return [None if each is None or each != each or not str(each).strip() else str(each) for each in values]
 
-    def _frame(self, columns: Sequence[str] | None) -> Any:
+    def _frame(self, columns: Sequence[str] | None) -> Rows:
         if self.form == "dataframe_split":
             return _split(self.content)
         content = self.content
@@ -109,7 +113,7 @@ class ScoringRequest:
         return _lists(content) if isinstance(content, Mapping) else content
 
 
-def _split(content: Any) -> Any:
+def _split(content: object) -> pd.DataFrame | list[object]:
     """Return `data` as a data frame with the names `columns`, or without `columns` as it is."""
     if not isinstance(content, Mapping):
         raise ValueError("it has no `columns` and `data`")
@@ -130,7 +134,7 @@ def _split(content: Any) -> Any:
     return pd.DataFrame(rows, columns=names)
 
 
-def _records(content: Sequence[Mapping[str, Any]], columns: Sequence[str] | None) -> pd.DataFrame:
+def _records(content: Sequence[Mapping[str, object]], columns: Sequence[str] | None) -> pd.DataFrame:
     """Return records as a data frame; each has all columns of the model that any has."""
     expected = {name for row in content for name in row if columns is None or name in columns}
     for number, row in enumerate(content, 1):
@@ -140,7 +144,7 @@ def _records(content: Sequence[Mapping[str, Any]], columns: Sequence[str] | None
     return pd.DataFrame(content)
 
 
-def _lists(content: Mapping[str, Any]) -> pd.DataFrame:
+def _lists(content: Mapping[str, object]) -> pd.DataFrame:
     """Return a list of values for each column as a data frame."""
     _check_keys(content)
     for name, values in content.items():
@@ -149,12 +153,12 @@ def _lists(content: Mapping[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(dict(content))
 
 
-def _check_keys(content: Mapping[str, Any], where: str = "") -> None:
+def _check_keys(content: Mapping[str, object], where: str = "") -> None:
     if isinstance(content, _Doubled):
         raise ValueError(f"got {content.key!r} twice{where}, expected it once")
 
 
-def as_written(rows: pd.DataFrame, card: Mapping[str, Any]) -> pd.DataFrame:
+def as_written(rows: pd.DataFrame, card: ModelCard) -> pd.DataFrame:
     """Return rows with their texts read as those of a file; RequestError for a text that is none."""
     try:
         return read_written(rows, card)
@@ -182,7 +186,7 @@ def parse_request(body: bytes) -> ScoringRequest:
     return ScoringRequest(form, fields[form], params)
 
 
-def _params(given: Any) -> dict[str, Any]:
+def _params(given: object) -> dict[str, Any]:
     """Return the arguments of OpenModel.predict that a request names."""
     if given is None:
         return {}
@@ -202,6 +206,6 @@ def _params(given: Any) -> dict[str, Any]:
     return given
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Return whether a value is a number that a float can hold."""
     return type(value) is float or (type(value) is int and abs(value) <= sys.float_info.max)

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Sized
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from ipaddress import IPv4Address
-from typing import Any
 from urllib.parse import quote
 
 import pandas as pd
@@ -27,7 +26,7 @@ from flows.project.project import Project
 from flows.results.registry.model_finder import ModelFinder
 from flows.results.serving.open_model import open_model, open_version
 from flows.results.serving.row_predictor import ClientMismatchError, Clients, RowPredictor
-from flows.results.serving.scoring_request import PARAMS, RequestError, as_written, bad_request, parse_request
+from flows.results.serving.scoring_request import PARAMS, RequestError, Rows, as_written, bad_request, parse_request
 from silos.errors import UserError, shown
 from silos.io.addresses import listen
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION
@@ -257,16 +256,23 @@ def _predict(predictor: RowPredictor, body: bytes) -> bytes:
     return json.dumps(answer, allow_nan=False).encode()
 
 
-def _filled_in(predictor: RowPredictor, rows: Any, clients: Clients) -> list[dict[str, Any]]:
+def _filled_in(predictor: RowPredictor, rows: Rows, clients: Clients) -> list[dict[str, str | float | None]]:
     """Return what replaced missing numbers; a client's mean is private, so it is named instead of its value."""
-    found = predictor.filled_in(rows, clients)
-    return [record if record["client"] is None else {**record, "value": "as in data/"} for record in found]
+    return [
+        {
+            "column": filled["column"],
+            "client": filled["client"],
+            "rows": filled["rows"],
+            "value": filled["value"] if filled["client"] is None else "as in data/",
+        }
+        for filled in predictor.filled_in(rows, clients)
+    ]
 
 
 _ONE = "Send each client's rows in a request of their own."
 
 
-def _reason(predictor: RowPredictor, rows: Any, clients: Clients, named_by: str, error: ValueError) -> str:
+def _reason(predictor: RowPredictor, rows: Rows, clients: Clients, named_by: str, error: ValueError) -> str:
     """Return the fault of the first row that cannot be predicted, or else the error's own message."""
     try:
         faults = predictor.faults(rows, clients, range(1, len(clients) + 1), named_by)

@@ -6,6 +6,7 @@ from typing import Literal, NotRequired, TypedDict
 from silos.data_params import DataParams
 from silos.schema import Feature
 from silos.sources.source_params import Table
+from silos.sources.tabular.number_parser import Censored, Decimal
 from silos.storage.manifest import Manifest
 
 _ONE_HOT = (0.0, 1.0)
@@ -37,8 +38,8 @@ class ReadingRules(TypedDict):
     """How a table is read from a file, as JSON; see `reading_rules`."""
 
     ignored: list[str]
-    decimal: str | None
-    censored: str
+    decimal: Decimal | None
+    censored: Censored
     na_values: list[str] | None
 
 

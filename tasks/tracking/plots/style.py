@@ -15,8 +15,8 @@ from tasks.tracking.metric_names import legible
 
 if TYPE_CHECKING:  # matplotlib takes long to import
     from matplotlib.artist import Artist
-    from matplotlib.container import BarContainer
     from matplotlib.axes import Axes
+    from matplotlib.container import BarContainer
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 

@@ -1,4 +1,4 @@
-"""Types of what `siloflow profile` prints: what a network needs of a client's machine."""
+"""Types of what `siloflow cost` prints: what a network needs of a client's machine."""
 
 from typing import TypedDict
 

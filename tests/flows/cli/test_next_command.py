@@ -27,9 +27,11 @@ def test_every_next_command_has_what_it_requires(comparison: dict[str, Any]) -> 
 
 def test_of_an_earlier_challenger_the_line_does_not_say_that_promote_takes_it() -> None:
     assert _next_command(ended("3")) == "siloflow advise"
-    assert _registry_lines(ended("3"))[1] == (
+    assert _registry_lines(ended("3"), ended("3")["registry"])[1] == (
         "champion      none yet: `siloflow promote` judges an earlier candidate with a better score (version 3) by the "
         "comparison that it comes from"
     )
     assert _next_command(ended("7")).startswith("siloflow promote, ")
-    assert _registry_lines(ended("7"))[1].endswith("`siloflow promote` would make ifca-seed0 (version 7) the first")
+    assert _registry_lines(ended("7"), ended("7")["registry"])[1].endswith(
+        "`siloflow promote` would make ifca-seed0 (version 7) the first"
+    )

@@ -19,7 +19,7 @@ def test_a_paused_run_goes_on_with_the_same_bits(more, play_run, folder):
     new_experiment(Project.open([], folder), "advise", {}, name)
     options = {"experiment": name, "resume": True}
     for until in (1, 2):
-        assert play_run(whole["method"], "threads", 1, *more, **options, until=until) == {}
+        assert play_run(whole["method"], "threads", 1, *more, **options, until=until) is None
         path = folder / "runs" / name / f"{whole['method']}-seed0"
         assert sorted(file.name for file in (path / "journal").iterdir())[-1].startswith(f"{until:06d}")
         assert not (path / "result.json").exists()

@@ -203,7 +203,7 @@ def test_rows_of_a_class_are_counted_once_also_if_all_clients_share_them(common,
         ledgers=ClientStore(str(tmp_path / "private")),
         workers=lambda: nullcontext(None),
     )
-    found = class_records(project, {("fedavg", 0): {"folder": "runs/run"}})["classes"]
+    found = class_records(project, {("fedavg", 0): {"folder": "runs/run"}})
     counts = np.bincount(open_common(silos, "test")[1]) if common else None
     rows = silos.common("test") if common else 48
     assert sum(found["rows"].values()) == rows

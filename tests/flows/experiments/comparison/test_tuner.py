@@ -146,12 +146,12 @@ def test_rates_that_no_optimiser_takes_are_refused(rate, settings):
 
 def test_ties_are_broken_by_the_loss_on_validation_rows():
     metrics = {"validation/accuracy/mean": 0.5, "validation/loss/mean": 0.7, "loss/mean": 0.1, "test/loss/mean": 0.2}
-    assert validation_score({"metrics": metrics}, TASK_METRICS["classification"]) == Score(0.5, 0.7)
+    assert validation_score(metrics, TASK_METRICS["classification"]) == Score(0.5, 0.7)
 
 
 def test_a_setting_without_a_finite_validation_loss_loses_a_tie():
     without, nan = (
-        validation_score({"metrics": {"validation/accuracy/mean": 0.5, **loss}}, TASK_METRICS["classification"])
+        validation_score({"validation/accuracy/mean": 0.5, **loss}, TASK_METRICS["classification"])
         for loss in ({"loss/mean": 0.1}, {"validation/loss/mean": math.nan})
     )
     assert without == nan == Score(0.5, math.inf)
@@ -159,13 +159,11 @@ def test_a_setting_without_a_finite_validation_loss_loses_a_tie():
 
 def test_more_accuracy_is_better_and_more_error_is_worse():
     right, wrong = (
-        validation_score({"metrics": {"validation/accuracy/mean": value}}, TASK_METRICS["classification"])
-        for value in (0.9, 0.1)
+        validation_score({"validation/accuracy/mean": value}, TASK_METRICS["classification"]) for value in (0.9, 0.1)
     )
     assert right > wrong
     near, far = (
-        validation_score({"metrics": {"validation/rmse/pooled": value}}, TASK_METRICS["regression"])
-        for value in (0.1, 0.9)
+        validation_score({"validation/rmse/pooled": value}, TASK_METRICS["regression"]) for value in (0.1, 0.9)
     )
     assert near > far
-    assert validation_score({"metrics": {"validation/accuracy/mean": math.nan}}, TASK_METRICS["classification"]) is None
+    assert validation_score({"validation/accuracy/mean": math.nan}, TASK_METRICS["classification"]) is None

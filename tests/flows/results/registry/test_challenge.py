@@ -54,7 +54,6 @@ def test_a_reason_names_a_missing_run_without_the_folder_of_the_project(tmp_path
 @pytest.mark.parametrize(
     ("record", "said"),
     [
-        (None, ""),
         ({"older": []}, ""),
         ({"sentence": "of an earlier version"}, ""),
         (
@@ -200,14 +199,13 @@ def test_a_challenger_is_promoted_if_it_is_better_or_where_that_is_preferred_if_
 def test_the_best_candidate_gains_most_over_the_champion_or_has_the_best_score_while_there_is_none(
     scores: Any, gains: Any, best: int
 ) -> None:
-    candidates = [
-        {"against": gain and {"gain": [gain - 0.1 * place, gain + 0.1 * place]}, "score": score}
+    merits = [
+        _merit({"against": gain and {"gain": [gain - 0.1 * place, gain + 0.1 * place]}}, score)
         for place, (score, gain) in enumerate(zip(scores, gains, strict=True))
     ]
-    assert max(candidates, key=_merit) is candidates[best]
-    of_no_interval = {"against": {"why_not": "no rows"}, "score": 1.0}
+    assert max(merits) is merits[best]
     if gains[0] is not None:
-        assert max([of_no_interval, *candidates], key=_merit) is candidates[best]
+        assert max(_merit({"against": {"why_not": "no rows"}}, 1.0), *merits) is merits[best]
 
 
 def test_the_tags_of_a_version_hold_its_interval_against_the_champion_or_why_there_is_none() -> None:

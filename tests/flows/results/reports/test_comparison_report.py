@@ -101,10 +101,10 @@ def comparison(clients: int, quantity: Any = ACCURACY, evil: str = EVIL) -> tupl
         "notes": [],
         "baseline": {"name": f'always "{evil}"', "metrics": constant, "sentence": None},
         "clients": clients_,
-        "gains": {"against": "local_only", "level": 0.05, "methods": {}},
+        "gains": {"against": "local_only", "level": 0.05, "methods": {}, "sentences": []},
         "paired": [{**pair, "better": "pooled", "sentence": f"pooled − fedavg at {evil}: pooled is better"}],
     }
-    found["cost"] = costs_of(found, costs, quantity)
+    found["cost"] = costs_of(found["table"], found["baseline"], costs, quantity)
     return found, curves, costs
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flows.results.run_history.comparison_cost import cost_of_result, costs_of
+from flows.results.run_history.comparison_cost import cost_of_result, costs_of, table_on_data
 from models.metrics.base_metrics import TASK_METRICS
 from tasks.tracking.cost_to_target import cost_curve
 from tasks.tracking.json_io import write_json
@@ -32,14 +32,12 @@ def run(accuracy: float) -> dict[str, Any]:
 
 
 def test_of_several_partitions_the_target_follows_from_the_runs_on_data() -> None:
-    comparison = {
-        "runs": [run(0.8)],
-        "table": [{"method": "fedavg", **dict.fromkeys(ACCURACY.columns, 0.6)}],  # the mean over partitions
-        "baseline": {"metrics": {"accuracy/mean": 0.0}},
-    }
+    table: Any = [{"method": "fedavg", **dict.fromkeys(ACCURACY.columns, 0.6)}]  # the mean over partitions
+    baseline: Any = {"metrics": {"accuracy/mean": 0.0}}
     curves = {"fedavg": cost_curve([records(0.5, 0.6, 0.8)], ACCURACY)}
-    assert costs_of({**comparison, "partitions": [{}]}, curves, ACCURACY)["fedavg"]["target"] == pytest.approx(0.72)
-    assert costs_of(comparison, curves, ACCURACY)["fedavg"]["target"] == pytest.approx(0.54)
+    for drawn, target in ((True, 0.72), (False, 0.54)):
+        on_data = table_on_data(table, [run(0.8)], drawn, ACCURACY)
+        assert costs_of(on_data, baseline, curves, ACCURACY)["fedavg"]["target"] == pytest.approx(target)
 
 
 def test_a_target_of_the_user_replaces_that_of_the_comparison(tmp_path: Path) -> None:
