@@ -43,8 +43,9 @@ check: $(INSTALLED)  ## Format, lint, types, import contracts, links of the site
 	@$(SITE)
 	@$(BIN)/python -m pytest tests/test_docs.py -m "not slow"
 
-docs: $(INSTALLED)   ## Write the tables of docs/ from the records, and build the site into site/
+docs: $(INSTALLED)   ## Write the tables of docs/ from the records and types, and build the site into site/
 	@$(BIN)/python -m publications.render.doc_tables
+	@$(BIN)/python tests/json_tables.py
 	@$(SITE)
 	@echo "built site/index.html"
 

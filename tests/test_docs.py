@@ -14,8 +14,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
 import numpy as np
 import pytest
@@ -54,6 +55,7 @@ from tasks import messages
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import Message
 from tasks.messages.round_messages import SummedMessage, WeightedMessage
+from tests import json_tables
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"
@@ -132,6 +134,20 @@ def test_every_table_of_results_is_as_the_records_have_it_now(page, monkeypatch)
     monkeypatch.chdir(CHECKOUT)
     renewed, written = (doc_tables.unmarked(text) for text in (doc_tables.renewed(page), page.read_text("utf-8")))
     assert renewed == written, f"a table of {page.name} is stale: type `make docs`"
+
+
+def test_the_page_on_json_has_every_type_as_it_is_now():
+    written = json_tables.PAGE.read_text("utf-8")
+    assert json_tables.renewed(written) == written, "docs/json.md is stale: type `make docs`"
+    folder = CHECKOUT / "tasks" / "tracking" / "result_types"
+    for module in (path.stem for path in folder.glob("[!_]*.py")):
+        names = vars(import_module(f"tasks.tracking.result_types.{module}"))
+        for name, kind in names.items():
+            if is_typeddict(kind) and kind.__module__.endswith(module) and f"\n### {name}\n" in written:
+                section = written.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+                keys = re.findall(r"^\| `(\w+)`(, optional)?", section, re.MULTILINE)
+                assert {key for key, _ in keys} == kind.__required_keys__ | kind.__optional_keys__, name
+                assert {key for key, optional in keys if optional} == kind.__optional_keys__, name
 
 
 def test_the_methods_that_take_an_ensemble_are_those_that_say_so():
