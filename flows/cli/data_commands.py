@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tasks.tracking.result_types.project_results import ChosenNetwork, CreatedProject, PartitionResult, RowsRead
 
 SPLITS = ("train", "validation", "test")
-_CHANGES: tuple[Literal["added", "removed", "changed"], ...] = ("added", "removed", "changed")
 _MAX_LEFT_OUT = 10  # columns that `init` names
 _MAX_LISTED = 10  # versions or silos in a table
 
@@ -286,7 +285,7 @@ def print_data_diff(answer: "VersionDiff", console: "PlainConsole") -> None:
         sides = zip(_side_cells(silo["before"]), _side_cells(silo["after"]), strict=True)
         cells = [before if before == after else f"{before} → {after}" for before, after in sides]
         table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *cells)
-    differ = sum(each[kind] for each in answer["partitions"] for kind in _CHANGES)
+    differ = sum(each["added"] + each["removed"] + each["changed"] for each in answer["partitions"])
     is_sample = len(answer["silos"]) < differ
     if is_sample:
         console.print(f"{len(answer['silos']):,} of {differ:,} silos that differ:")
@@ -294,8 +293,8 @@ def print_data_diff(answer: "VersionDiff", console: "PlainConsole") -> None:
     _print_more(len(answer["silos"]), "silos", console)
     if is_sample:
         for each in answer["partitions"]:
-            clients = " → ".join(f"{side['clients']:,}" for side in (each["before"], each["after"]))
-            kinds = ", ".join(f"{each[kind]:,} {kind}" for kind in _CHANGES)
+            clients = f"{each['before']['clients']:,} → {each['after']['clients']:,}"
+            kinds = f"{each['added']:,} added, {each['removed']:,} removed, {each['changed']:,} changed"
             console.print(f"{each['name']} in total: {clients} silos; {kinds}")
 
 

@@ -87,8 +87,8 @@ def _register(project: Project, chosen: list[RunResult]) -> RegisteredCandidates
                 "better": against is not None and is_better(against),
             }
         )
-        # only the best becomes the challenger; the others stay registered, and a user may promote them by number
         scores[version.number] = project.quantity.score(result["metrics"])
+    # only the best becomes the challenger; the others stay registered, and a user may promote them by number
     best = max(candidates, key=lambda each: _merit(each, scores[each["version"]]), default=None)
     if (
         best is not None

@@ -29,15 +29,15 @@ def shifted_silos(diagnosis: VersionResult | None, least: str, changed: Mapping[
     """
     if diagnosis is None:
         return []
-    records: list[tuple[SiloRecord | NewRowsRecord, Grades, int | None, Callable[[], str]]] = []
+    records: list[tuple[SiloRecord | NewRowsRecord, Grades, Literal["all", "new"], Callable[[], str]]] = []
     for pair in diagnosis["pairs"]:
         grades = {kind: pair["strength"]["grades"][kind] for kind in pair["types"]}
-        records.append((pair, grades, None, partial(_in_all_rows, pair, diagnosis)))
+        records.append((pair, grades, ALL_ROWS, partial(_in_all_rows, pair, diagnosis)))
     for new in diagnosis["new_rows"]["silos"]:
-        records.append((new, new["grades"], new["rows"][0], partial(_in_new_rows, new, diagnosis)))
+        records.append((new, new["grades"], NEW_ROWS, partial(_in_new_rows, new, diagnosis)))
     found: dict[str, ShiftedSilo] = {}
     strongest: dict[str, int] = {}
-    for record, kinds, new_rows, words in records:
+    for record, kinds, rows, words in records:
         client, rank = record["client"], max((_RANK[grade] for grade in kinds.values()), default=-1)
         if rank >= _RANK[least] and rank > strongest.get(client, -1):
             defined = [grade for grade in kinds.values() if grade is not None]
@@ -47,9 +47,9 @@ def shifted_silos(diagnosis: VersionResult | None, least: str, changed: Mapping[
                 "kinds": kinds,
                 "grade": worst,
                 "features": [*record["features"]],
-                "rows": ALL_ROWS if new_rows is None else NEW_ROWS,
+                "rows": rows,
                 "words": words(),
-                "new_rows": new_rows,
+                "new_rows": int(record["rows"][0]) if rows == NEW_ROWS else None,
             }
             strongest[client] = rank
     order = dict.fromkeys(record["client"] for record, *_ in records)

@@ -166,8 +166,8 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
     manifest = opened.project.silos.manifest
     rows, whose = _rows(opened, client)
     reads = method_of(opened.project.params, opened.method).conditioning() if opened.model.context else None
-    # all that a program without siloflow needs to prepare rows and to name the outputs
     scaling = _scaling_of(opened, client)
+    # all that a program without siloflow needs to prepare rows and to name the outputs
     card: ExportedCard = {
         "method": opened.method,
         "seed": opened.seed,

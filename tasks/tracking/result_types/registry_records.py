@@ -3,7 +3,7 @@
 from typing import Literal, NotRequired, TypedDict, final
 
 from models.metrics.paired_difference import DifferenceRecord
-from tasks.tracking.result_types.diagnosis_records import Grades
+from tasks.tracking.result_types.diagnosis_records import Grade, Grades
 
 
 @final
@@ -66,16 +66,13 @@ class QuotedComparison(TypedDict):
     """The number of other sentences."""
 
 
-ShiftGrade = Literal["negligible", "moderate", "significant", "critical"]
-
-
 class ShiftedSilo(TypedDict):
     """A silo whose rows shifted since the champion was trained."""
 
     client: str
     kinds: Grades
     """The grade by type of shift; null where it is not defined."""
-    grade: ShiftGrade | None
+    grade: Grade | None
     """The strongest of them."""
     features: list[str]
     rows: Literal["all", "new"]
