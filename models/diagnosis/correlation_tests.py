@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import stdtr
 
 from models.diagnosis import chi_square as test
 from models.diagnosis.classify import LIKELY, SURE, check_covariates, restrict_to
@@ -236,7 +236,10 @@ def _compare_targets(findings: Findings, targets: np.ndarray) -> Findings:
     one, other = findings.first, findings.second
     variance = deviation**2 / np.maximum(rows, 1)
     difference = np.abs(mean[one] - mean[other])
-    chance = 2 * ndtr(-difference / np.sqrt(np.maximum(variance[one] + variance[other], 1e-300)))
+    of_difference = np.maximum(variance[one] + variance[other], 1e-300)
+    spread = variance**2 / np.maximum(rows - 1, 1)
+    freedom = of_difference**2 / np.maximum(spread[one] + spread[other], 1e-300)  # Welch and Satterthwaite
+    chance = 2 * stdtr(np.maximum(freedom, 1.0), -difference / np.sqrt(of_difference))
     large = difference >= 2 * LEAST_EFFECT * np.maximum(deviation[one], deviation[other])
     moved = apart & (chance < ALPHA) & large & np.isfinite(difference)
     verdicts, types = findings.verdicts, findings.verdicts.types.copy()

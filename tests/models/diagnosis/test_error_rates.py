@@ -48,12 +48,13 @@ def test_targets_are_tested_on_both_sides(sign):
     """Between the quantiles of one and of two sides, targets did not move; the effect is large enough in either case."""
     few = 40  # rows, so that chance decides and not the size of the effect
     error = np.sqrt(2 / few)
-    one_sided, two_sided = (stats.norm.isf(ALPHA / sides) * error for sides in (1, 2))
+    student = stats.t(2 * (few - 1))
+    one_sided, two_sided = (student.isf(ALPHA / sides) * error for sides in (1, 2))
     between, beyond = (one_sided + two_sided) / 2, 1.01 * two_sided
     assert not _compare_targets(apart(), targets(sign * between, few)).labels[0]
     found = _compare_targets(apart(), targets(sign * beyond, few))
     assert found.labels[0]
-    assert found.chance[0] == pytest.approx(min(1, 4 * stats.norm.sf(beyond / error)))
+    assert found.chance[0] == pytest.approx(min(1, 4 * student.sf(beyond / error)))
 
 
 @pytest.mark.parametrize("swapped", [False, True])
@@ -65,8 +66,7 @@ def test_targets_of_unequal_rows_and_deviations_are_compared_by_welchs_test(swap
         p_value = stats.ttest_ind_from_stats(*statistics, equal_var=False).pvalue
         assert p_value < ALPHA
         assert found.labels[0] == differs
-        # of a normal distribution, not of Student's
-        assert found.chance[0] == pytest.approx(2 * p_value if differs else 1, rel=0.2)
+        assert found.chance[0] == pytest.approx(2 * p_value if differs else 1)
 
 
 def test_targets_that_moved_are_another_rule_where_inputs_did_not_and_only_margins_where_they_did():
