@@ -36,9 +36,9 @@ from flows.experiments.advice.race import Candidate, Race
 from flows.experiments.comparison.client_gains import ALONE
 from flows.init_project.create_project import template_text
 from flows.project.project import Project
-from models.diagnosis.nested_tests import TYPES
-from models.metrics.base_metrics import TaskMetrics
+from models.diagnosis.guarded_tests import TYPES
 from models.metrics.paired_difference import difference_over_draws, holm_intervals
+from models.metrics.task_metrics import TaskMetrics
 from silos.io.atomic_io import write_bytes
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import read_json, write_json, write_records

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from models.diagnosis.classify import judge_all_pairs
 from models.diagnosis.client_summaries.client_summary import (
     Layout,
     Summaries,
@@ -20,6 +19,7 @@ from models.diagnosis.client_summaries.client_summary import (
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import correlate_features, count_far_values
 from models.diagnosis.fomichev_distances import Readings, statistics_from_summaries
+from models.diagnosis.name_shift_types import judge_all_pairs
 from tasks.diagnosis.compare_feature_pairs import pair_question, refine_by_feature_pairs
 from tasks.diagnosis.compare_silos import Comparison, compare_silos
 from tasks.messages.statistics_messages import FeatureCorrelations, ShiftNumbers

@@ -45,8 +45,8 @@ from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
 from flows.experiments.comparison.tuner import validation_score
 from flows.methods.client_sampler import validation_rows
 from flows.orchestration.flow_decorator import IncompleteError, MethodNames, Text, from_overrides, project_flow
-from flows.project.experiment_folder import begun_before, experiment, new_experiment, newest_experiment
 from flows.project.project import Project
+from flows.project.run_sets import begun_before, experiment, new_experiment, newest_experiment
 from flows.project.training_setup import check_metric
 from flows.results.reports.comparison_report import newest_diagnosis
 from flows.results.reports.diagnosis_report import save_report
@@ -55,9 +55,9 @@ from flows.run import run_trial
 from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import compare_pairs, outcomes_of_run
 from flows.training.run_folder import RunFolder, run_name
-from models.metrics.base_metrics import TaskMetrics
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
+from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError, some
 from silos.io.locks import exclusive_lock
 from tasks.evaluate import OUTCOMES

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from itertools import product
 
 from flows.core.console import progress
-from flows.experiments.comparison import record_comparison
+from flows.experiments.comparison import log_comparison
 from flows.experiments.comparison.client_gains import (
     class_records,
     client_records,
@@ -47,8 +47,8 @@ from flows.orchestration.flow_decorator import (
     from_overrides,
     project_flow,
 )
-from flows.project.experiment_folder import UNNAMED, begun_before, experiment, new_experiment, newest_experiment
 from flows.project.project import Project
+from flows.project.run_sets import UNNAMED, begun_before, experiment, new_experiment, newest_experiment
 from flows.results.registry.register_candidates import register_candidates
 from flows.results.reports.comparison_report import write_comparison_report
 from flows.results.reports.html_report import FILE as REPORT
@@ -70,8 +70,8 @@ from flows.training.paired_runs import (
 )
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.run_notes import merge_notes
-from models.metrics.base_metrics import metric_value
 from models.metrics.client_metrics import metric_record
+from models.metrics.task_metrics import metric_value
 from silos.errors import UserError
 from silos.io.locks import write_lock
 from tasks.execution.task_runner import PrefectRunner
@@ -133,7 +133,7 @@ def compare(
         if name is not None:
             _check_same_plan(project, plan, experiment(project, name))
         else:
-            info = {**asdict(plan), "about": record_comparison.comparison_settings(project, plan)}
+            info = {**asdict(plan), "about": log_comparison.comparison_settings(project, plan)}
             name = new_experiment(project, "compare", info, new_name)
         with project.working(name):
             return _run_comparison(project, name, plan)
@@ -280,9 +280,9 @@ def conclude(
     draw_cost(folder / "cost.png", cost_curves, comparison["cost"], quantity)
     write_comparison_report(project, plan, comparison, curves, cost_curves)
     write_json(folder / "comparison.json", comparison)
-    record_comparison.log_comparison(project, name, plan, comparison, flow_run)
+    log_comparison.log_comparison(project, name, plan, comparison, flow_run)
     link = prefect_artifacts.file_link(folder / REPORT)
-    prefect_artifacts.show_markdown("comparison", f"{record_comparison.note_of(project, comparison)}\n\n{link}")
+    prefect_artifacts.show_markdown("comparison", f"{log_comparison.note_of(project, comparison)}\n\n{link}")
     paired_sentences = [pair["sentence"] for pair in comparison["paired"]]
     for line in (
         *comparison["open_faults"],

@@ -33,8 +33,8 @@ from flows.project.project import Project
 from flows.results.reports.diagnosis_report import save_report
 from models.diagnosis.client_summaries.model_predictions import Design
 from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.diagnose_pairs import explaining_products
 from models.diagnosis.fomichev_distances import Readings
-from models.diagnosis.verdicts import explaining_products
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError, shown

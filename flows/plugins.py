@@ -41,8 +41,8 @@ NETWORKS = Registry(
 METRICS = Registry(
     "metric",
     {
-        "accuracy": "models.metrics.base_metrics:Accuracy",
-        "rmse": "models.metrics.base_metrics:RootMeanSquaredError",
+        "accuracy": "models.metrics.task_metrics:Accuracy",
+        "rmse": "models.metrics.task_metrics:RootMeanSquaredError",
         "auc": "models.metrics.client_metrics:AreaUnderCurve",
         "macro_f1": "models.metrics.client_metrics:MacroF1",
         "balanced_accuracy": "models.metrics.client_metrics:BalancedAccuracy",

@@ -11,8 +11,8 @@ from flows.core.console.process_control import interruption
 from flows.methods.base import Method
 from flows.methods.method_settings import method_of
 from flows.orchestration.flow_decorator import MethodName, Seed, Text, from_overrides, project_flow
-from flows.project.experiment_folder import begun_before, new_experiment, newest_experiment
 from flows.project.project import Project
+from flows.project.run_sets import begun_before, new_experiment, newest_experiment
 from flows.training.callbacks.callback import user_callbacks
 from flows.training.fingerprint import fingerprint_of
 from flows.training.run_context import open_run

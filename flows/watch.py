@@ -22,7 +22,7 @@ from flows.results.registry.promotion import finish, keep, promote
 from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts
 from flows.results.registry.watch_text import NAMED, no_shift_text, shift_text, unchecked_text
 from flows.results.run_history.clean_runs import enforce_retention
-from models.diagnosis.classify import GRADES
+from models.diagnosis.name_shift_types import GRADES
 from silos.errors import UserError, some
 from silos.io.locks import exclusive_lock
 from tasks.execution.prefect_failure import ignore_prefect_failure

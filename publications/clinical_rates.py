@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.guarded_tests import TYPES
 from publications.detection_rates import Share, count_verdicts, mean_of, share
 from publications.sweep import Sweep
 from publications.synthetic_pairs.clinical_pairs import CLINICAL, Kind

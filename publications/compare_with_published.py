@@ -7,8 +7,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import CellDifferenceRecord, cell_difference_record, difference_over_draws
+from models.metrics.task_metrics import TaskMetrics
 from publications.clinical_rates import rates_by_size
 from publications.curves import Curves, cell_at
 from publications.detection_rates import truth_table

@@ -20,7 +20,7 @@ from benchmarks.bench_results import processor_name
 from flows.core.console import progress
 from flows.experiments.comparison.run_trials import ensemble
 from flows.methods.method_settings import method_of
-from flows.project.experiment_folder import scratch_dir
+from flows.project.run_sets import scratch_dir
 from flows.run import probe, run
 from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run

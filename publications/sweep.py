@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows.core.search_space import Grid, Point
 from flows.init_project import create_project
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.metrics.client_metrics import lower_is_better
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from publications.code_version import code_hash, modules_of_run, modules_of_verdicts
 from publications.noise_floor import covariance_floor, least_squares_floor
 from publications.published_tables import Measure, Pair, Table, is_own, table_of

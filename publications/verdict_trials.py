@@ -14,8 +14,8 @@ import numpy as np
 from flows.core.console import progress
 from flows.core.console.process_control import raise_if_interrupted
 from flows.diagnose import run_diagnosis
-from flows.project.experiment_folder import scratch_dir
 from flows.project.project import Project
+from flows.project.run_sets import scratch_dir
 from publications.sweep import Sweep
 from publications.synthetic_pairs.evaluate_verdicts import (
     Opinion,

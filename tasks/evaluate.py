@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.client_metrics import ClientMetric
+from models.metrics.task_metrics import TASK_METRICS
 from models.metrics.uncertainty import Predictive, predictive, uncertainty_metrics
 from models.networks.network_factory import Network
 from models.server_state import Weights

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from models.metrics.base_metrics import TASK_METRICS, prior_shift_accuracy
 from models.metrics.paired_difference import Stratum
+from models.metrics.task_metrics import TASK_METRICS, prior_shift_accuracy
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from silos.storage.partition_store import open_common_units, open_units

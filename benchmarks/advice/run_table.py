@@ -21,16 +21,16 @@ from flows.experiments.advice.race import Candidate, Leg, rungs_of
 from flows.experiments.comparison.tuner import Score
 from flows.methods.client_sampler import SampledClients
 from flows.methods.method_settings import method_of
-from flows.project.experiment_folder import scratch_dir
 from flows.project.project import Project
+from flows.project.run_sets import scratch_dir
 from flows.training.evaluation import score_model, scored_model
 from flows.training.fingerprint import fingerprint_of
 from flows.training.round_record import metrics_of
 from flows.training.run_context import RunContext, open_run
 from flows.training.run_folder import RunFolder
 from flows.training.trainer import Trainer
-from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference
+from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
 from silos.io.atomic_io import write_bytes
 from tasks.evaluate import OUTCOMES

@@ -35,7 +35,7 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
 
 def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
     """Print a row for each client, or for each domain and some clients if there are very many; then the spreads."""
-    from models.metrics.base_metrics import format_number
+    from models.metrics.task_metrics import format_number
 
     is_sample = overview["opened"] < overview["count"]
     if is_sample:
@@ -85,7 +85,7 @@ def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
 
 def _print_domains(overview: "ShownOverview", console: "PlainConsole") -> None:
     """Print a row for each domain, and how many rows clients have."""
-    from models.metrics.base_metrics import format_number
+    from models.metrics.task_metrics import format_number
 
     labels = "labels" if overview["classes"] else "y mean"
     table = console.table("domain", "clients", "train", "validation", "test", labels)

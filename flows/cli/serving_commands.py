@@ -315,8 +315,8 @@ def evaluate(model: ModelArgument = "champion", overrides: Overrides = None, jso
 
 def print_evaluate(answer: "ModelScores", console: "PlainConsole") -> None:
     """Print the model, its metrics, and a row for each silo."""
-    from models.metrics.base_metrics import metric_value
     from models.metrics.client_metrics import recorded_metric
+    from models.metrics.task_metrics import metric_value
 
     quantity, metrics = recorded_metric(answer), answer["metrics"]
     version = f"version {answer['version']}, " if answer["version"] else ""

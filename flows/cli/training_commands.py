@@ -167,7 +167,7 @@ def compare(
             parallel=parallel,
         )
         if summary is not None:
-            from flows.experiments.comparison.record_comparison import write_summary
+            from flows.experiments.comparison.log_comparison import write_summary
 
             write_summary(project, comparison, summary)
         session.print_result(comparison, print_compare, failed=bool(comparison["failed"]))
@@ -239,7 +239,7 @@ def _becomes_first(comparison: "ComparisonResult", registry: "RegisteredCandidat
 
     The challenger may be of an earlier comparison; whether `promote` takes it is then not known here.
     """
-    from flows.results.registry.recorded_comparison import proved_better
+    from flows.results.registry.champion_evidence import proved_better
 
     if not registry["candidates"] or registry["champion"] is not None:
         return False
@@ -477,7 +477,7 @@ def _check_runner(project: "Project") -> None:
 
 
 def _check_resumed_run(project: "Project", method: str, seed: int) -> None:
-    from flows.project.experiment_folder import newest_experiment
+    from flows.project.run_sets import newest_experiment
     from flows.training.fingerprint import check_resume
     from flows.training.run_folder import run_name
 

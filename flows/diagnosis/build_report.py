@@ -7,11 +7,12 @@ from typing import Literal
 
 import numpy as np
 
-from models.diagnosis.classify import GRADES, EffectSizes
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, mixture
 from models.diagnosis.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.correlation_tests import FeaturePair, Refinement, effect_on_prediction
+from models.diagnosis.diagnose_pairs import REASONS, Findings, rule_features
+from models.diagnosis.guarded_tests import ALPHA, TYPES, ShiftType
 from models.diagnosis.magnitudes import (
     Change,
     are_unlike,
@@ -22,11 +23,10 @@ from models.diagnosis.magnitudes import (
     rule_change,
     target_change,
 )
-from models.diagnosis.nested_tests import ALPHA, TYPES, ShiftType
+from models.diagnosis.name_shift_types import GRADES, EffectSizes
 from models.diagnosis.pseudo_rows import SharedModelLoss
 from models.diagnosis.screen_clients import INSIDE, MIN_SHARE
-from models.diagnosis.verdicts import REASONS, Findings, rule_features
-from models.metrics.base_metrics import format_number
+from models.metrics.task_metrics import format_number
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_odd_silos import OddSilos
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison

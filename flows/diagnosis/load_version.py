@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from flows.core.console import progress
-from flows.project.experiment_folder import scratch_dir
 from flows.project.project import Project
+from flows.project.run_sets import scratch_dir
 from silos.cohort import Silos
 from silos.errors import UserError, shown
 from silos.io import locks

@@ -4,11 +4,11 @@ from flows.core.config.diagnose_params import DiagnoseParams
 from flows.diagnosis.query_clients import collect_answers
 from flows.diagnosis.text.findings_page import refusal_sentences
 from flows.diagnosis.text.phrases import joined, type_words
-from models.diagnosis.classify import GRADES
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.fomichev_distances import Readings
-from models.diagnosis.nested_tests import TYPES
-from models.metrics.base_metrics import format_signed
+from models.diagnosis.guarded_tests import TYPES
+from models.diagnosis.name_shift_types import GRADES
+from models.metrics.task_metrics import format_signed
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from tasks.diagnosis.report_new_rows import report_new_rows

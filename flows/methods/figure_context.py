@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flows.methods.round_context import RoundContext
 from models.client_model import Model
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from tasks.tracking.result_types.journal_record import RoundRecord, RoundSummary
 

@@ -14,7 +14,7 @@ from flows.core.plugin_loader import PluginFiles, Plugins
 from flows.methods.method_settings import check_names
 from flows.project.project_data import Checked, ProjectData
 from flows.project.run_store import RunStore
-from models.metrics.base_metrics import TaskMetrics
+from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError

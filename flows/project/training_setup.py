@@ -20,8 +20,8 @@ from flows.core.plugin_loader import user_code_errors
 from flows.methods.client_sampler import PluginSampler, Sampler, validation_rows
 from flows.methods.round_context import TrainingSetup
 from flows.plugins import SAMPLERS
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.metrics.client_metrics import ClientMetric
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import Network, build, kind_of, size
 from models.networks.pretrained_encoder import Pretrained

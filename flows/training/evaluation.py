@@ -25,9 +25,9 @@ from flows.training.paired_runs import compare_pairs, prior_shift_by_client, sma
 from flows.training.round_record import mean_uncertainty, metric_by_client, metrics_of
 from flows.training.run_folder import RunFolder
 from models.client_model import Model
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
 from models.metrics.client_metrics import CLIENT_METRICS, ClientMetric
 from models.metrics.paired_difference import difference_record
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.cohort import Silos

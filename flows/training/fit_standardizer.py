@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flows.core.config.params_schema import Params
 from flows.methods.round_context import RoundContext, TrainingSetup
-from flows.project.experiment_folder import is_of_other_partition
 from flows.project.project import Project
+from flows.project.run_sets import is_of_other_partition
 from flows.project.training_setup import own_columns
 from flows.training.run_folder import RunFolder
 from flows.training.run_notes import note_of_earlier

@@ -13,8 +13,8 @@ from flows.core.config.plugin_params import params_type
 from flows.core.config.validation_errors import nearest_hint
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext, TrainingSetup
-from flows.project.experiment_folder import is_of_other_partition
 from flows.project.project import Project
+from flows.project.run_sets import is_of_other_partition
 from flows.training.evaluation import score_model, scored_model, select_scored_clients
 from flows.training.fit_standardizer import scaled_as
 from flows.training.run_folder import RunFolder

@@ -11,8 +11,8 @@ from flows.core.console import progress
 from flows.methods.base import Method
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
-from flows.project.experiment_folder import experiment
 from flows.project.project import Project
+from flows.project.run_sets import experiment
 from flows.training.run_folder import RunFolder
 from models.client_model import Model, first_client
 from models.model_card import ModelCard

@@ -14,7 +14,6 @@ import numpy as np
 
 from flows.project.project import Project
 from flows.training.run_folder import RunFolder
-from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import (
     LEAST_SILOS,
     Difference,
@@ -25,6 +24,7 @@ from models.metrics.paired_difference import (
     difference_record,
     holm_intervals,
 )
+from models.metrics.task_metrics import TaskMetrics
 from silos.cohort import Silos
 from silos.errors import UserError
 from silos.storage.partition_store import open_common_units

@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from flows.methods.base import RoundReport
 from flows.methods.round_context import RoundContext
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics, metric_value
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics, metric_value
 from silos.cohort import Silos
 from tasks.messages.score_messages import Scores
 from tasks.tracking.metric_names import metric_name_parts

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from flows.core.config.load_config import param_differences
-from models.metrics.base_metrics import TaskMetrics, metric_value
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from models.server_state import ServerState
 from silos import param_limits
 from silos.client_store import ClientStore

@@ -9,8 +9,8 @@ from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from models.client_model import Model
-from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.client_metrics import ClientMetric
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.storage.manifest import ROLES

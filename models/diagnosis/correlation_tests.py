@@ -8,13 +8,13 @@ import numpy as np
 from scipy.special import stdtr
 
 from models.diagnosis import chi_square as test
-from models.diagnosis.classify import LIKELY, SURE, check_covariates, restrict_to
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
 from models.diagnosis.client_summaries.rank_correlations import Correlations, index_pairs
+from models.diagnosis.diagnose_pairs import REASONS, Findings, explaining_products, find_differences
+from models.diagnosis.guarded_tests import ALPHA, LEAST_EFFECT, comparable_classes, effective_size, label_log_odds
 from models.diagnosis.merged_tables import build_pairs
-from models.diagnosis.nested_tests import ALPHA, LEAST_EFFECT, comparable_classes, effective_size, label_log_odds
+from models.diagnosis.name_shift_types import LIKELY, SURE, check_covariates, restrict_to
 from models.diagnosis.pseudo_rows import PseudoClients, SharedModelLoss, select_for_pseudo_rows
-from models.diagnosis.verdicts import REASONS, Findings, explaining_products, find_differences
 
 _CORRELATION_ALPHA = ALPHA / 4
 """The level over all pairs of features: a quarter of the other hypotheses', since correlations show differences early."""

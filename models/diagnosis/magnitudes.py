@@ -11,7 +11,7 @@ from typing import Literal, TypedDict
 import numpy as np
 
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, mixture
-from models.diagnosis.nested_tests import ALPHA, LEAST_EFFECT
+from models.diagnosis.guarded_tests import ALPHA, LEAST_EFFECT
 
 _Z95 = 1.959964
 """The 97.5 % quantile of the standard normal distribution."""

@@ -17,7 +17,7 @@ from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout,
 from models.diagnosis.client_summaries.model_predictions import Design
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import Correlations, index_pairs, positions, rank_correlations
-from models.diagnosis.nested_tests import effective_size
+from models.diagnosis.guarded_tests import effective_size
 
 _ROWS, _LEAST_DRAWN = 4000, 400  # pseudo-rows of a client, and of one of its classes
 _CORRECTIONS = 2  # of the latent correlations, so that bounds and skewed values do not weaken them

@@ -16,9 +16,9 @@ from models.diagnosis.client_summaries.client_summary import (
     merged_bin_index,
     mixture,
 )
+from models.diagnosis.diagnose_pairs import Findings
+from models.diagnosis.guarded_tests import LEAST_EFFECT, MAX_UNREPORTED
 from models.diagnosis.merged_tables import impute_labels, impute_rows, max_unreported
-from models.diagnosis.nested_tests import LEAST_EFFECT, MAX_UNREPORTED
-from models.diagnosis.verdicts import Findings
 
 _BATCH_BYTES = 2**20  # of the cells of the clients that one client is compared with at once
 

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import chdtr, chdtri
 
 from models.diagnosis.client_summaries.client_summary import Summaries, divide_or_zero
-from models.diagnosis.nested_tests import ALPHA
+from models.diagnosis.guarded_tests import ALPHA
 from models.diagnosis.screen_clients import homogeneity_moments
 
 _CORRELATION = 0.1

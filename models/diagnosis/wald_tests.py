@@ -14,8 +14,7 @@ import numpy as np
 from models.diagnosis import chi_square
 from models.diagnosis.chi_square import ChiSquare
 from models.diagnosis.client_summaries.client_summary import mixture
-from models.diagnosis.merged_tables import Pairs
-from models.diagnosis.nested_tests import (
+from models.diagnosis.guarded_tests import (
     Evidence,
     SizedTest,
     build_evidence,
@@ -26,6 +25,7 @@ from models.diagnosis.nested_tests import (
     mask_test,
     priors,
 )
+from models.diagnosis.merged_tables import Pairs
 
 ROWS, MEAN, SD, SKEWNESS, KURTOSIS = range(5)
 

@@ -12,7 +12,7 @@ from typing import ClassVar, NotRequired, Self, TypedDict
 
 import numpy as np
 
-from .base_metrics import (
+from .task_metrics import (
     TASK_METRICS,
     Task,
     TaskMetrics,

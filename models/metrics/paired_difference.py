@@ -17,7 +17,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from .base_metrics import TASK_METRICS, TaskMetrics
+from .task_metrics import TASK_METRICS, TaskMetrics
 
 ACCURACY = TASK_METRICS["classification"]
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.diagnosis import nested_tests, wald_tests
-from models.diagnosis.classify import check_covariates, judge_pairs
+from models.diagnosis import guarded_tests, wald_tests
 from models.diagnosis.client_summaries.client_summary import (
     Layout,
     Summaries,
@@ -40,14 +39,15 @@ from models.diagnosis.client_summaries.rank_correlations import (
     select_features,
 )
 from models.diagnosis.correlation_tests import refine_findings
+from models.diagnosis.diagnose_pairs import EvidenceFunction, Findings, diagnose_pairs, explaining_products
 from models.diagnosis.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
-from models.diagnosis.nested_tests import TYPES
-from models.diagnosis.verdicts import EvidenceFunction, Findings, diagnose_pairs, explaining_products
+from models.diagnosis.guarded_tests import TYPES
+from models.diagnosis.name_shift_types import check_covariates, judge_pairs
 from publications.synthetic_pairs.generators import KnownPair
 from silos.row_units import unit_weights
 
 LOOKS: Mapping[str, EvidenceFunction] = {
-    "guarded": nested_tests.count_evidence,
+    "guarded": guarded_tests.count_evidence,
     "moments": wald_tests.moment_evidence,
 }
 BY_ROW = "by row"

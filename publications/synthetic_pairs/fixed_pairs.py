@@ -1,6 +1,6 @@
 """Define pairs of clients with a known shift, with one, five and six features.
 
-Every pair has the names of its true types, from models.diagnosis.nested_tests.TYPES; no name is no shift.
+Every pair has the names of its true types, from models.diagnosis.guarded_tests.TYPES; no name is no shift.
 """
 
 from collections.abc import Mapping

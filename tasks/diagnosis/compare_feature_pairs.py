@@ -20,8 +20,8 @@ from models.diagnosis.client_summaries.rank_correlations import (
     select_features,
 )
 from models.diagnosis.correlation_tests import Refinement, refine_findings
+from models.diagnosis.diagnose_pairs import append_rest, group_clients
 from models.diagnosis.screen_clients import combine_groups, compare_inside, pair_details
-from models.diagnosis.verdicts import append_rest, group_clients
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.missing_codes import find_missing_code

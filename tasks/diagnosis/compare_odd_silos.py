@@ -6,16 +6,16 @@ from typing import Literal
 
 import numpy as np
 
-from models.diagnosis.classify import EffectSizes, effect_sizes
 from models.diagnosis.client_summaries.client_summary import Summaries
 from models.diagnosis.client_summaries.gaussian_mechanism import clip_negative
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import combine_correlations
 from models.diagnosis.correlation_tests import Refinement, refine_findings
+from models.diagnosis.diagnose_pairs import Findings
 from models.diagnosis.fomichev_distances import Readings
+from models.diagnosis.name_shift_types import EffectSizes, effect_sizes
 from models.diagnosis.odd_clients import find_odd_clients
 from models.diagnosis.screen_clients import combine_groups
-from models.diagnosis.verdicts import Findings
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs, rows_by_column
 from tasks.diagnosis.compare_silos import Comparison, PairComparer, ProgressReporter, named_summaries
 from tasks.execution.prefect_tasks import server_step

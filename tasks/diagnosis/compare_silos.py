@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from models.diagnosis import nested_tests, wald_tests
-from models.diagnosis.classify import EffectSizes, Verdicts, effect_sizes
+from models.diagnosis import guarded_tests, wald_tests
 from models.diagnosis.client_summaries.client_summary import (
     LEAST_ROWS,
     Layout,
@@ -27,8 +26,10 @@ from models.diagnosis.client_summaries.gaussian_mechanism import (
     with_effective_rows,
 )
 from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.diagnose_pairs import Findings, append_rest, diagnose_pairs, find_differences, group_clients
 from models.diagnosis.fomichev_distances import Readings
 from models.diagnosis.merged_tables import all_pairs
+from models.diagnosis.name_shift_types import EffectSizes, Verdicts, effect_sizes
 from models.diagnosis.screen_clients import (
     PairDetails,
     combine_groups,
@@ -37,7 +38,6 @@ from models.diagnosis.screen_clients import (
     pair_details,
     pair_p_values,
 )
-from models.diagnosis.verdicts import Findings, append_rest, diagnose_pairs, find_differences, group_clients
 from models.diagnosis.wald_tests import ROWS
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.prefect_tasks import server_step
@@ -228,7 +228,7 @@ class PairComparer:
     progress: ProgressReporter
 
     def compare(self, summaries: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
-        collect_evidence = wald_tests.moment_evidence if self.verdict == "moments" else nested_tests.count_evidence
+        collect_evidence = wald_tests.moment_evidence if self.verdict == "moments" else guarded_tests.count_evidence
         min_rows = wald_tests.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
         report_progress = self.progress.callback("types of shift", len(first))
         if summaries.noise is not None:

@@ -18,8 +18,8 @@ import torch
 from models.diagnosis.client_summaries.client_summary import Summaries
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.fomichev_distances import Readings
+from models.diagnosis.guarded_tests import LEAST_EFFECT
 from models.diagnosis.magnitudes import feature_change
-from models.diagnosis.nested_tests import LEAST_EFFECT
 from models.diagnosis.screen_clients import MIN_SHARE
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack

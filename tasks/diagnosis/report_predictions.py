@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from models.diagnosis.classify import CovariateCheck, check_covariates
 from models.diagnosis.client_summaries.client_summary import Summaries
 from models.diagnosis.client_summaries.model_predictions import (
     Design,
@@ -20,8 +19,9 @@ from models.diagnosis.client_summaries.model_predictions import (
     products_with_a_number,
 )
 from models.diagnosis.client_summaries.query import Query
+from models.diagnosis.diagnose_pairs import MOST_PRODUCTS, Findings
+from models.diagnosis.name_shift_types import CovariateCheck, check_covariates
 from models.diagnosis.screen_clients import pair_details
-from models.diagnosis.verdicts import MOST_PRODUCTS, Findings
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from models.metrics.base_metrics import TaskMetrics, metric_value
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from tasks.tracking.result_types.comparison_result import TableRow, TargetCost
 from tasks.tracking.result_types.journal_record import RoundSummary
 from tasks.tracking.result_types.run_result import ConstantBaseline

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics, metric_value
 from models.metrics.client_metrics import ClientMetric
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics, metric_value
 from silos.io.atomic_io import writing
 from tasks.messages.score_messages import Scores
 from tasks.tracking.result_types.comparison_result import TableRow

@@ -8,7 +8,7 @@ import torch
 
 from flows.methods.base import find_method, method_names
 from flows.project.project import Project
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from models.networks.mlp import MLP
 from models.training.objectives import SquaredError
 from models.training.optimizers import SGD

@@ -11,8 +11,8 @@ import pytest
 from flows.cli.serving_commands import print_history, print_watch
 from flows.compare import make_plan
 from flows.core.console.safe_text import PlainConsole
-from flows.project.experiment_folder import new_experiment
 from flows.project.project import Project
+from flows.project.run_sets import new_experiment
 from flows.results.registry.changed_silos import make_answer
 from flows.results.registry.promotion_history import may_pass
 from flows.results.registry.shifted_silos import shifted_silos, unchecked_silos, unseen_shifts

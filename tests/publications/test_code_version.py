@@ -76,7 +76,7 @@ def test_a_run_depends_on_the_fit_of_its_scale_if_it_scales_or_aligns(setting, f
 @pytest.mark.slow
 def test_verdicts_depend_on_the_tests_of_shift_and_not_on_training(params):
     drawn, silos = {*modules_of_verdicts(None)}, {*modules_of_verdicts(params)}
-    assert "models.diagnosis.classify" in drawn & silos
+    assert "models.diagnosis.name_shift_types" in drawn & silos
     assert {name for name in drawn - silos if name.startswith("publications.synthetic_pairs")}
     assert "tasks.diagnosis.compare_silos" in silos - drawn
     assert not [name for name in drawn | silos if name.startswith("models.training")]

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.diagnosis.classify import judge_pairs
 from models.diagnosis.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.guarded_tests import TYPES
+from models.diagnosis.name_shift_types import judge_pairs
 from publications.published_tables import table_of
 from publications.synthetic_pairs import evaluate_verdicts
 from publications.synthetic_pairs.evaluate_verdicts import READINGS, named

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flows.training.paired_runs import client_strata, compare_pairs, means_by_client, scales_of_clients
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.client_metrics import CLIENT_METRICS
 from models.metrics.paired_difference import ACCURACY, Stratum, difference, difference_record
+from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, make_stacks
 from silos.errors import UserError

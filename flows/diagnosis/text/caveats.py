@@ -12,7 +12,7 @@ from flows.diagnosis.text.phrases import (
     too_alike,
 )
 from models.diagnosis.magnitudes import smallest_visible
-from models.metrics.base_metrics import format_number
+from models.metrics.task_metrics import format_number
 from silos.errors import counted
 from tasks.tracking.result_types.diagnosis_result import DiagnosisFacts, SecondLook, SiloFacts, VersionFacts
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from flows.diagnosis.text.phrases import label_is, listed
-from models.metrics.base_metrics import format_number
+from models.metrics.task_metrics import format_number
 from tasks.tracking.result_types.diagnosis_result import DataFault, SiloFacts
 
 _MAX_FAULTS = 3  # of a kind, with a sentence each

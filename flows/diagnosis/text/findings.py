@@ -20,10 +20,10 @@ from flows.diagnosis.text.phrases import (
     shown_counts,
     type_phrases,
 )
-from models.diagnosis.nested_tests import TYPES, ShiftType
+from models.diagnosis.diagnose_pairs import DISCOVERIES
+from models.diagnosis.guarded_tests import TYPES, ShiftType
 from models.diagnosis.odd_clients import find_odd_clients
 from models.diagnosis.screen_clients import MIN_SHARE
-from models.diagnosis.verdicts import DISCOVERIES
 from silos.errors import counted
 from tasks.tracking.result_types.diagnosis_records import (
     ChangeRecord,

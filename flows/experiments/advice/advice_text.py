@@ -14,8 +14,8 @@ from flows.experiments.advice.proof import Proof
 from flows.experiments.advice.race import Race
 from flows.experiments.comparison.client_gains import ALONE, losers_text
 from flows.experiments.comparison.comparison_text import sentences_first, short_setting
-from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.paired_difference import Difference, better_method
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.io.memory_and_disk import size
 from tasks.tracking.result_types.advice_result import Advice, AdviceDecision, RunCost
 from tasks.tracking.result_types.comparison_result import ComparisonConclusions, MethodGains, TableRow

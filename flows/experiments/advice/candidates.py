@@ -22,7 +22,7 @@ from flows.methods.round_context import TrainingSetup
 from flows.plugins import METHODS
 from flows.project.project import Project
 from flows.project.training_setup import own_columns
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.guarded_tests import TYPES
 from silos.errors import UserError
 from tasks.tracking.result_types.advice_result import NearestCell
 from tasks.tracking.result_types.diagnosis_result import GroupDifferences

@@ -22,8 +22,8 @@ from flows.training.paired_runs import (
     scales_of_headline,
     strata_of_pairs,
 )
-from models.metrics.base_metrics import TaskMetrics
 from models.metrics.paired_difference import Difference, Stratum, difference
+from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes

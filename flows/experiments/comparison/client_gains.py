@@ -20,8 +20,8 @@ from flows.training.paired_runs import (
     predictions_by_class,
     scales_of_clients,
 )
-from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.paired_difference import Difference, Stratum, difference, holm, holm_intervals
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.cohort import Silos
 from silos.errors import some
 from silos.privacy.silo_policy import least_rows_of

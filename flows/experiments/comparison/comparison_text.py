@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from flows.core.console.safe_text import shortened
-from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import LEAST_SILOS
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.errors import some
 from silos.io.memory_and_disk import size
 from tasks.tracking.result_types.comparison_result import (

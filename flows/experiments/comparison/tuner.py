@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from flows.core.search_space import Axis, Grid, Point
 from flows.methods.base import Method
-from models.metrics.base_metrics import TaskMetrics, metric_value
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos import param_limits
 from silos.errors import UserError
 from tasks.tracking.result_types.comparison_result import TunedSettings

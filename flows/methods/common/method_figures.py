@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.methods.figure_context import FigureContext
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics, metric_value
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics, metric_value
 from models.networks.wrappers.codebook_network import SHARED
 from tasks.codebooks import principal_plane, projection
 from tasks.tracking.plots import style

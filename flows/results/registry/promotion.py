@@ -15,13 +15,11 @@ from typing import TypedDict
 from flows.core.config.params_schema import WatchParams
 from flows.core.console import progress
 from flows.methods.method_settings import method_of
-from flows.project.experiment_folder import is_of_other_partition, newest_experiment
 from flows.project.project import Project
 from flows.project.project_data import exclusive_data_access
+from flows.project.run_sets import is_of_other_partition, newest_experiment
 from flows.results.registry import FOLDER, JOURNAL, promotion_history
-from flows.results.registry.model_finder import all_registries, model_name
-from flows.results.registry.promotion_history import append_decision, find_repeated
-from flows.results.registry.recorded_comparison import (
+from flows.results.registry.champion_evidence import (
     COMPARISON,
     PERSONAL,
     comparison_of,
@@ -29,6 +27,8 @@ from flows.results.registry.recorded_comparison import (
     quote,
     way_out,
 )
+from flows.results.registry.model_finder import all_registries, model_name
+from flows.results.registry.promotion_history import append_decision, find_repeated
 from flows.results.registry.register_candidates import challenge, is_better, is_certain, is_cheaper, register_run
 from flows.training.load_finished_run import find_run
 from flows.training.mlflow_run_metadata import git_commit

@@ -15,9 +15,9 @@ from flows.training.load_finished_run import check_same_data, score_on_present_r
 from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, outcomes_of_run, smallest_that_matters
 from flows.training.run_folder import RunFolder
-from models.metrics.base_metrics import metric_value
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import difference_record
+from models.metrics.task_metrics import metric_value
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes

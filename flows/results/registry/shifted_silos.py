@@ -8,7 +8,7 @@ from flows.diagnosis.new_rows import described_features
 from flows.diagnosis.text.caveats import of_power, unseen_between
 from flows.diagnosis.text.findings import of_version
 from flows.diagnosis.text.phrases import joined, type_phrases
-from models.diagnosis.classify import GRADES
+from models.diagnosis.name_shift_types import GRADES
 from silos.errors import counted
 from tasks.tracking.result_types.diagnosis_records import Grades, NewRowsRecord, SiloRecord
 from tasks.tracking.result_types.diagnosis_result import VersionResult

@@ -21,8 +21,8 @@ from flows.experiments.comparison.comparison_text import (
     tuned_sentence,
 )
 from flows.experiments.comparison.run_trials import Plan
-from flows.project.experiment_folder import experiment
 from flows.project.project import Project
+from flows.project.run_sets import experiment
 from flows.results.reports.html_report import (
     FILE,
     Figure,
@@ -33,7 +33,7 @@ from flows.results.reports.html_report import (
     repeated,
     write_report,
 )
-from models.metrics.base_metrics import TaskMetrics, metric_value
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.errors import UserError
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.json_io import read_json

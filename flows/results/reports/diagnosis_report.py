@@ -12,8 +12,8 @@ from flows.core.config.load_config import flatten_params
 from flows.core.console import progress
 from flows.diagnosis.text.findings_page import report_markdown, rows_of_silos
 from flows.experiments.comparison.comparison_text import bytes_text
-from flows.project.experiment_folder import experiment, new_experiment
 from flows.project.project import Project
+from flows.project.run_sets import experiment, new_experiment
 from flows.results.reports.html_report import (
     FILE,
     Section,
@@ -24,7 +24,7 @@ from flows.results.reports.html_report import (
     write_report,
 )
 from flows.training.mlflow_run_metadata import dataset, git_commit
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.guarded_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison
 from tasks.tracking import prefect_artifacts

@@ -8,8 +8,8 @@ from typing import Literal
 
 from flows.core.config.validation_errors import nearest_hint
 from flows.project.project import Project
-from models.metrics.base_metrics import metric_value
 from models.metrics.client_metrics import recorded_metric
+from models.metrics.task_metrics import metric_value
 from silos.errors import UserError, shown
 from silos.io.locks import is_held
 from tasks.tracking.json_io import read_json

@@ -29,8 +29,8 @@ from flows.training.run_notes import (
     notes_of_training,
     notes_of_undefined,
 )
-from models.metrics.base_metrics import TaskMetrics, metric_value
 from models.metrics.client_metrics import metric_record
+from models.metrics.task_metrics import TaskMetrics, metric_value
 from models.networks.network_factory import num_trainable
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.checkpoint import Checkpoint

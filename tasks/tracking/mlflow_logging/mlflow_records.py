@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.model_card import ModelCard
 from models.server_state import Weights
 from silos.io.addresses import mask_passwords

@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from models.metrics.base_metrics import TASK_METRICS, TaskMetrics
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.plots import style
 from tasks.tracking.plots.style import (

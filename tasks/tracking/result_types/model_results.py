@@ -2,8 +2,8 @@
 
 from typing import Literal, TypedDict
 
-from models.metrics.base_metrics import Task
 from models.metrics.client_metrics import MetricRecord
+from models.metrics.task_metrics import Task
 from models.model_card import CardStatistics, Column, Scale
 from tasks.tracking.result_types.run_result import Metrics
 

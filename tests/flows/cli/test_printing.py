@@ -15,7 +15,7 @@ from flows import cli
 from flows.cli.command_session import Session
 from flows.core.console.progress_bar import Terminal
 from flows.core.console.safe_text import PlainConsole, say, shortened
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from publications import print_tables
 from silos.errors import UserError
 

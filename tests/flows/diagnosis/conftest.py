@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.guarded_tests import TYPES
 
 
 def pair(first: str, second: str, *types: str, features: dict[str, float] | None = None, **also: Any) -> dict[str, Any]:

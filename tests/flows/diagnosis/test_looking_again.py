@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import compare_with_version, diagnose, run_diagnosis
-from models.diagnosis.verdicts import MOST_PRODUCTS
+from models.diagnosis.diagnose_pairs import MOST_PRODUCTS
 from publications.synthetic_pairs.fixed_pairs import SixFeatures
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from flows.diagnose import compare_with_version, run_diagnosis
-from models.diagnosis import verdicts
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from tasks.diagnosis import compare_silos
@@ -278,7 +277,7 @@ def test_a_long_comparison_says_how_far_it_is_and_a_short_one_says_nothing(world
     against(own, before)
     assert told.said == []
     monkeypatch.setattr(pace, "_INTERVAL", 0.0)
-    monkeypatch.setattr(verdicts, "_BATCH_BYTES", 1)
+    monkeypatch.setattr(diagnose_pairs, "_BATCH_BYTES", 1)
     against(own, before)
     compared = [f"types of shift: {done} of 3 pairs compared" for done in (1, 2)]
     assert told.said == compared

@@ -13,7 +13,7 @@ from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
 from flows.project.project import Project
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP
 from models.networks.network_factory import num_parameters

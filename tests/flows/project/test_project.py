@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flows.project.experiment_folder import new_experiment, newest_experiment
 from flows.project.project import Project
+from flows.project.run_sets import new_experiment, newest_experiment
 from flows.training.fingerprint import unused_name
 from silos.errors import UserError
 from silos.io import locks
@@ -20,7 +20,7 @@ OPEN = """
 from flows.core.console import progress
 from flows.training.fingerprint import unused_name
 from flows.project.project import Project
-from flows.project.experiment_folder import new_experiment, newest_experiment
+from flows.project.run_sets import new_experiment, newest_experiment
 class Told(progress.ProgressSink):
     def say(self, line):
         print(line, flush=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flows.training.round_record import metrics_of
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.storage.partition_store import write

@@ -21,7 +21,7 @@ from flows.core.console.safe_text import PlainConsole
 from flows.project.project import Project
 from flows.training.fingerprint import check_resume
 from flows.training.run_folder import RunFolder
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import MethodError, UserError
 from tasks.execution.open_workers import check

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flows.methods.method_settings import method_of
-from flows.project.experiment_folder import new_experiment
 from flows.project.project import Project
+from flows.project.run_sets import new_experiment
 from flows.training.mlflow_run_metadata import run_spec
 from flows.training.run_folder import RunFolder
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from flows.training.run_folder import RunFolder
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.result_tables import write_client_table
 

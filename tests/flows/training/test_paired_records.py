@@ -33,7 +33,6 @@ from flows.partition import make
 from flows.project.project import Project
 from flows.training.load_finished_run import finished_run
 from flows.training.paired_runs import MeasuredPair, paired_records, withhold_winners
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import (
     Stratum,
     difference,
@@ -41,6 +40,7 @@ from models.metrics.paired_difference import (
     difference_over_silos,
     holm,
 )
+from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.evaluate import OUTCOMES

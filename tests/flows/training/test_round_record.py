@@ -7,7 +7,7 @@ import pytest
 
 from flows.methods.base import RoundReport, find_method
 from flows.training.round_record import round_record, time_breakdown
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedsgd", "fediir"])

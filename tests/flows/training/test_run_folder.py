@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from flows.training.run_folder import RunFolder
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from models.server_state import ServerState
 from silos.io.atomic_io import write_bytes, writing
 from tasks.tracking.checkpoint import load_state

@@ -14,7 +14,7 @@ from flows.training.run_notes import (
     notes_of_rows,
     notes_of_training,
 )
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.io.atomic_io import write_bytes
 from tasks.execution.task_runner import PlainRunner

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, concatenate_summaries, summarize
-from models.diagnosis.verdicts import Findings, diagnose_pairs
+from models.diagnosis.diagnose_pairs import Findings, diagnose_pairs
 
 Rows = tuple[np.ndarray, np.ndarray]
 

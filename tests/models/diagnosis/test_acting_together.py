@@ -11,7 +11,7 @@ from models.diagnosis.client_summaries.client_summary import concatenate_summari
 from models.diagnosis.client_summaries.model_predictions import Design
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.correlation_tests import refine_findings
-from models.diagnosis.verdicts import MOST_PRODUCTS, diagnose_pairs, explaining_products, rule_features
+from models.diagnosis.diagnose_pairs import MOST_PRODUCTS, diagnose_pairs, explaining_products, rule_features
 from publications.synthetic_pairs.evaluate_verdicts import correlations_of, layout_of, second_opinion, verdict_of
 from publications.synthetic_pairs.generators import KnownPair
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, concatenate_summaries, summarize
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.diagnose_pairs import append_rest, diagnose_pairs
+from models.diagnosis.guarded_tests import TYPES
 from models.diagnosis.screen_clients import combine_groups
-from models.diagnosis.verdicts import append_rest, diagnose_pairs
 
 CLASSES, CLIENTS, ROWS = 10, 9, 120
 COLUMNS = Layout(("x",), (None,), np.array([-4.0]), np.array([4.0]), 32, CLASSES, missing=(False,))

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.diagnosis import nested_tests, wald_tests
-from models.diagnosis.classify import classify_pairs as judged
+from models.diagnosis import guarded_tests, wald_tests
+from models.diagnosis.diagnose_pairs import Alignment
 from models.diagnosis.merged_tables import Pairs
-from models.diagnosis.verdicts import Alignment
+from models.diagnosis.name_shift_types import classify_pairs as judged
 
 Rows = tuple[np.ndarray, np.ndarray]  # values (rows,) or (rows, features), and labels (rows,)
 SIZE = 500
@@ -46,7 +46,7 @@ def paired(counts: np.ndarray, moments: np.ndarray) -> Pairs:
     return Pairs(no_counts, labels, labels.sum(-1), moments, np.ones(moments.shape[1], bool))
 
 
-def evidence(counts: np.ndarray, moments: np.ndarray) -> nested_tests.Evidence:
+def evidence(counts: np.ndarray, moments: np.ndarray) -> guarded_tests.Evidence:
     return wald_tests.moment_evidence(paired(counts, moments))
 
 
@@ -57,7 +57,7 @@ def types(counts: np.ndarray, moments: np.ndarray) -> np.ndarray:
 
 def verdicts(pairs: list[tuple[Rows, Rows]], classes: int = 2) -> list[str]:
     named = types(*told(pairs, classes))
-    return ["+".join(np.array(nested_tests.TYPES)[row]) or "none" for row in named]
+    return ["+".join(np.array(guarded_tests.TYPES)[row]) or "none" for row in named]
 
 
 def gauss(draw: np.random.Generator, share=0.5, means=(-1, 1), sds=(1, 1)) -> Rows:
@@ -188,8 +188,8 @@ def test_evidence_has_the_shapes_that_evidence_by_counts_has():
     pairs = [alike([seed, 4], 4, 3) for seed in range(5)]
     by = paired(*told(pairs, 3))
     counts = np.random.default_rng(0).integers(1, 30, (5, 4, 2, 10, 4)).astype(float)
-    by_counts, found = nested_tests.count_evidence(by._replace(counts=counts)), wald_tests.moment_evidence(by)
-    for name in (one.name for one in fields(nested_tests.Evidence) if one.name not in ("chances", "effects")):
+    by_counts, found = guarded_tests.count_evidence(by._replace(counts=counts)), wald_tests.moment_evidence(by)
+    for name in (one.name for one in fields(guarded_tests.Evidence) if one.name not in ("chances", "effects")):
         assert getattr(found, name).shape == getattr(by_counts, name).shape, name
         assert getattr(found, name).dtype == getattr(by_counts, name).dtype, name
     for name in ("chances", "effects"):

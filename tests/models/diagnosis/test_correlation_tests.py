@@ -14,7 +14,7 @@ from models.diagnosis.correlation_tests import (
     effect_on_prediction,
     refine_findings,
 )
-from models.diagnosis.verdicts import diagnose_pairs, rule_features
+from models.diagnosis.diagnose_pairs import diagnose_pairs, rule_features
 from publications.synthetic_pairs.evaluate_verdicts import correlations_of, layout_of, verdict_of
 from publications.synthetic_pairs.families import FAMILIES, PairRequest
 from publications.synthetic_pairs.generators import KnownPair

@@ -9,8 +9,8 @@ from scipy.stats import chi2, chi2_contingency
 from sklearn.linear_model import LogisticRegression
 
 from models.diagnosis import chi_square
-from models.diagnosis.classify import check_covariates
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
+from models.diagnosis.name_shift_types import check_covariates
 from publications.synthetic_pairs.evaluate_verdicts import named_types, opinion, second_opinion
 from publications.synthetic_pairs.families import FAMILIES, PairRequest
 from publications.synthetic_pairs.generators import KnownPair

@@ -8,10 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from models.diagnosis import nested_tests, wald_tests
+from models.diagnosis import guarded_tests, wald_tests
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS
+from models.diagnosis.diagnose_pairs import diagnose_pairs
 from models.diagnosis.merged_tables import build_pairs
-from models.diagnosis.verdicts import diagnose_pairs
 from publications.synthetic_pairs.generators import Bump, Logistic, Normals, drawn
 
 NONE, FEATURE, LABEL, CONCEPT = (
@@ -21,7 +21,7 @@ NONE, FEATURE, LABEL, CONCEPT = (
     [False, False, True],
 )
 LOOKS = {
-    "guarded": (nested_tests.count_evidence, LEAST_ROWS),
+    "guarded": (guarded_tests.count_evidence, LEAST_ROWS),
     "moments": (wald_tests.moment_evidence, wald_tests.LEAST_ROWS),
 }
 few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -35,7 +35,7 @@ def two(first, second, seed=1, rows=600, noise=True):
 
 
 def evidence(told, first=0, second=1):
-    return nested_tests.count_evidence(build_pairs(told.summaries, told.layout, np.array([first]), np.array([second])))
+    return guarded_tests.count_evidence(build_pairs(told.summaries, told.layout, np.array([first]), np.array([second])))
 
 
 def test_a_feature_that_is_the_same_constant_on_both_sides_is_one_bin_and_accepted(tell):
@@ -173,7 +173,7 @@ def test_a_class_of_nine_rows_is_in_no_conditional_test(tell):
         [(np.r_[x, nine], np.r_[y, np.full(9, 2)]), (np.r_[other, many], np.r_[label, np.full(200, 2)])], classes=3
     )
     pairs = build_pairs(told.summaries, told.layout, np.array([0]), np.array([1]))
-    assert nested_tests.comparable_classes(pairs.counts)[0].tolist() == [[True, True, False]] * 2
+    assert guarded_tests.comparable_classes(pairs.counts)[0].tolist() == [[True, True, False]] * 2
     assert told.types()[1:] == [True, False]
 
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.diagnosis import chi_square, verdicts
+from models.diagnosis import chi_square
 from models.diagnosis.chi_square import Focused
-from models.diagnosis.classify import Verdicts, check_covariates
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
 from models.diagnosis.client_summaries.rank_correlations import Correlations, combine_correlations
 from models.diagnosis.correlation_tests import (
@@ -18,10 +17,11 @@ from models.diagnosis.correlation_tests import (
     compare_correlations,
     effect_on_prediction,
 )
-from models.diagnosis.nested_tests import ALPHA, SizedTest, covered, priors
+from models.diagnosis.diagnose_pairs import REASONS, Alignment, Findings
+from models.diagnosis.guarded_tests import ALPHA, SizedTest, covered, priors
+from models.diagnosis.name_shift_types import Verdicts, check_covariates
 from models.diagnosis.pseudo_rows import SharedModelLoss
 from models.diagnosis.screen_clients import compare_inside, homogeneity
-from models.diagnosis.verdicts import REASONS, Alignment, Findings
 
 ONE = np.array([0])
 
@@ -192,7 +192,7 @@ def test_a_gain_and_an_offset_are_tested_times_the_number_of_features_and_take_t
         scaled, compared = np.ones((1, 3, 2, 2, 5)), np.ones((1, 3, 2), bool)
         scaled[..., 0] = 200
         monkeypatch.setattr(Alignment, "_scaled", lambda *_, answer=(scaled, compared): answer)
-        monkeypatch.setattr(verdicts, "mean_and_spread", lambda _, of=statistic: np.full((1, 3, 2), of / 2))
+        monkeypatch.setattr(diagnose_pairs, "mean_and_spread", lambda _, of=statistic: np.full((1, 3, 2), of / 2))
         assert Alignment(pairs).transforms(ONE, np.ones((1, 3), bool))[0] == same
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from models.diagnosis.classify import GRADES, grade_distances, judge_all_pairs, judge_pairs
 from models.diagnosis.fomichev_distances import (
     Readings,
     Statistics,
@@ -12,8 +11,9 @@ from models.diagnosis.fomichev_distances import (
     label_distance,
     statistics_from_rows,
 )
+from models.diagnosis.guarded_tests import TYPES
 from models.diagnosis.merged_tables import all_pairs
-from models.diagnosis.nested_tests import TYPES
+from models.diagnosis.name_shift_types import GRADES, grade_distances, judge_all_pairs, judge_pairs
 from publications.synthetic_pairs.generators import Logistic, Normals
 
 PAIR = np.array([[0, 1]])

@@ -7,9 +7,9 @@ import pytest
 from scipy.special import expit
 
 from models.diagnosis.client_summaries.client_summary import concatenate_summaries
+from models.diagnosis.diagnose_pairs import diagnose_pairs
+from models.diagnosis.guarded_tests import count_evidence, label_log_odds
 from models.diagnosis.merged_tables import build_pairs
-from models.diagnosis.nested_tests import count_evidence, label_log_odds
-from models.diagnosis.verdicts import diagnose_pairs
 
 WEIGHTS = np.array([1.2, 1.0, 0.8])
 CASES = {"more coded": 0.05, "fifth missed": 0.2}

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, concatenate_summaries, summarize
+from models.diagnosis.diagnose_pairs import diagnose_pairs
 from models.diagnosis.merged_tables import all_pairs
 from models.diagnosis.screen_clients import PAIRS, merge_shared_bins, pair_details
-from models.diagnosis.verdicts import diagnose_pairs
 
 ROWS = 200
 

@@ -17,10 +17,10 @@ from models.diagnosis.client_summaries.client_summary import (
     concatenate_summaries,
     summarize,
 )
+from models.diagnosis.diagnose_pairs import append_rest, diagnose_pairs, find_differences, group_clients
+from models.diagnosis.guarded_tests import ALPHA
 from models.diagnosis.merged_tables import all_pairs, impute_labels
-from models.diagnosis.nested_tests import ALPHA
 from models.diagnosis.screen_clients import INSIDE, combine_groups, compare_inside, merge_shared_bins, pair_p_values
-from models.diagnosis.verdicts import append_rest, diagnose_pairs, find_differences, group_clients
 
 few = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 

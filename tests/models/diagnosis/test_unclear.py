@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.diagnosis import wald_tests
-from models.diagnosis.verdicts import REASONS
+from models.diagnosis.diagnose_pairs import REASONS
 
 
 def rows(seed, count, classes=2):

@@ -14,8 +14,8 @@ from models.diagnosis.client_summaries.client_summary import (
     summarize,
 )
 from models.diagnosis.client_summaries.model_predictions import _run_starts
-from models.diagnosis.nested_tests import count_evidence
-from models.diagnosis.verdicts import diagnose_pairs
+from models.diagnosis.diagnose_pairs import diagnose_pairs
+from models.diagnosis.guarded_tests import count_evidence
 from models.diagnosis.wald_tests import moment_evidence
 from silos.row_units import unit_weights
 

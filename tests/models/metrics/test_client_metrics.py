@@ -12,7 +12,6 @@ from sklearn import metrics as oracle
 from flows.core.config.load_config import load_params, quantity_of
 from flows.init_project import create_project
 from flows.plugins import METRICS
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.client_metrics import (
     CLIENT_METRICS,
     METRICS_BY_NAME,
@@ -21,6 +20,7 @@ from models.metrics.client_metrics import (
     recorded_metric,
 )
 from models.metrics.paired_difference import Stratum, difference
+from models.metrics.task_metrics import TASK_METRICS
 
 TOLERANCE = {"rel": 1e-12, "abs": 1e-12}
 

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.client_metrics import METRICS_BY_NAME
 from models.metrics.paired_difference import (
     ACCURACY,
@@ -24,6 +23,7 @@ from models.metrics.paired_difference import (
     holm,
     holm_intervals,
 )
+from models.metrics.task_metrics import TASK_METRICS
 
 RMSE = TASK_METRICS["regression"]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.base_metrics import prior_shift_accuracy
+from models.metrics.task_metrics import prior_shift_accuracy
 
 LABELS = st.lists(st.integers(0, 3), min_size=1, max_size=20)
 

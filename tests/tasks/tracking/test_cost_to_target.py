@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from tasks.tracking.cost_to_target import cost_curve, costs_to_target, target_of_best
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]

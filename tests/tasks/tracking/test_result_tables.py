@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from tasks.tracking.result_tables import table_rows, write_client_table
 
 RMSE = TASK_METRICS["regression"]

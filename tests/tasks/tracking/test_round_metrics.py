@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.client_metrics import CLIENT_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from tasks.messages.score_messages import Scores
 from tasks.tracking.result_tables import aggregates, by_client, summary
 

@@ -19,8 +19,8 @@ from flows.experiments.comparison.client_gains import ALONE
 from flows.experiments.comparison.tuner import Score
 from flows.orchestration.flow_decorator import IncompleteError
 from flows.project.project import Project
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import Difference
+from models.metrics.task_metrics import TASK_METRICS
 from silos import strict_yaml
 from silos.errors import UserError
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from flows.project.experiment_folder import new_experiment
 from flows.project.project import Project
+from flows.project.run_sets import new_experiment
 from flows.training.callbacks.report_run import ResultFile
 from tasks.tracking.mlflow_logging.connection import connect, usable_experiment
 

@@ -25,8 +25,8 @@ from flows.experiments.comparison.run_trials import trial_name
 from flows.experiments.comparison.tuner import Score
 from flows.training.paired_runs import client_strata
 from flows.training.run_folder import RunFolder, run_name
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import difference
+from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from tasks.evaluate import OUTCOMES

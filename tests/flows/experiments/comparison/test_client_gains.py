@@ -27,8 +27,8 @@ from flows.experiments.comparison.comparison_text import (
     interesting_clients,
     recall_table,
 )
-from models.metrics.base_metrics import TASK_METRICS
 from models.metrics.paired_difference import Stratum, difference
+from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.cohort import open_common
 from tasks.evaluate import OUTCOMES

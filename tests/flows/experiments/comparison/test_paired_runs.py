@@ -13,7 +13,7 @@ from flows.training.paired_runs import (
     smallest_that_matters,
     strata_of_pairs,
 )
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams

@@ -11,7 +11,7 @@ from flows.core.search_space import Axis, Grid, axes
 from flows.experiments.comparison.comparison_text import tuned_sentence
 from flows.experiments.comparison.tuner import RATE, Score, grid_of, tune_method, validation_score
 from flows.methods.base import find_method, method_names
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from silos.errors import UserError
 
 

@@ -18,7 +18,7 @@ from flows.results.reports import html_report
 from flows.results.reports.comparison_report import comparison_sections, diagnosis_section, write_comparison_report
 from flows.results.reports.html_report import Figure, Section, Table, write_report
 from flows.results.run_history.comparison_cost import costs_of
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from silos.io import atomic_io
 from tasks.tracking.cost_to_target import cost_curve
 

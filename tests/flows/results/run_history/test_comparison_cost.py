@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flows.results.run_history.comparison_cost import cost_of_result, costs_of, table_on_data
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from tasks.tracking.cost_to_target import cost_curve
 from tasks.tracking.json_io import write_json
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from flows.results.serving import open_model
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from tasks.messages.score_messages import Scores
 from tasks.tracking.json_io import write_json
 

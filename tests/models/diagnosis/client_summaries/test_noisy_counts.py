@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.diagnosis import nested_tests, wald_tests
+from models.diagnosis import guarded_tests, wald_tests
 from models.diagnosis.client_summaries.client_summary import Layout
 from models.diagnosis.client_summaries.gaussian_mechanism import (
     MIN_NOISY_ROWS,
@@ -16,7 +16,7 @@ from models.diagnosis.client_summaries.gaussian_mechanism import (
     summaries_from_counts,
     with_effective_rows,
 )
-from models.diagnosis.verdicts import append_rest, diagnose_pairs
+from models.diagnosis.diagnose_pairs import append_rest, diagnose_pairs
 from publications.synthetic_pairs.generators import Normals, drawn
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def told(law, rows, epsilon, seed, layout=FIVE, pairs=PAIRS):
     return add_noise(truth.astype(np.int64), size, rng), size
 
 
-def each_pair(law, rows, epsilon, seed=0, known_noise=True, look=nested_tests.count_evidence):
+def each_pair(law, rows, epsilon, seed=0, known_noise=True, look=guarded_tests.count_evidence):
     """What is found of each pair, looked at alone as the reference did."""
     counts, size = told(law, rows, epsilon, seed)
     known = with_effective_rows(summaries_from_counts(counts, FIVE, size if known_noise else 0.0), FIVE)
@@ -51,7 +51,7 @@ def each_pair(law, rows, epsilon, seed=0, known_noise=True, look=nested_tests.co
 def named(*asked, **more) -> list[frozenset[str]]:
     """What each pair is said to differ by."""
     every = [found.verdicts.types[0] for found in each_pair(*asked, **more)]
-    return [frozenset(name for name, there in zip(nested_tests.TYPES, types, strict=True) if there) for types in every]
+    return [frozenset(name for name, there in zip(guarded_tests.TYPES, types, strict=True) if there) for types in every]
 
 
 def not_fewer(right: int, of_thirty: int) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from flows.methods.common import method_figures
 from flows.methods.common.method_figures import draw_codebook, draw_groups
-from models.metrics.base_metrics import TASK_METRICS
+from models.metrics.task_metrics import TASK_METRICS
 from tasks.tracking.cost_to_target import CostCurve
 from tasks.tracking.plots import curve_figures, silo_figure, style
 from tasks.tracking.plots import (

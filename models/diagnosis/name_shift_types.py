@@ -25,8 +25,8 @@ from models.diagnosis.fomichev_distances import (
     posteriors,
     statistics_from_summaries,
 )
+from models.diagnosis.guarded_tests import TYPES, Evidence, SizedTest, comparable_classes, effective_size
 from models.diagnosis.merged_tables import all_pairs, merge_cells
-from models.diagnosis.nested_tests import TYPES, Evidence, SizedTest, comparable_classes, effective_size
 
 Grade = Literal["negligible", "moderate", "significant", "critical"]
 

@@ -4,24 +4,24 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from models.diagnosis import nested_tests, wald_tests
-from models.diagnosis.classify import classify_pairs
+from models.diagnosis import guarded_tests, wald_tests
 from models.diagnosis.client_summaries.client_summary import Layout, concatenate_summaries, summarize
+from models.diagnosis.diagnose_pairs import Alignment
 from models.diagnosis.merged_tables import build_pairs
-from models.diagnosis.verdicts import Alignment
+from models.diagnosis.name_shift_types import classify_pairs
 from publications.synthetic_pairs.fixed_pairs import ONE_FEATURE
 
 LAYOUT = Layout(("x",), (None,), np.array([-3.0]), np.array([3.0]), 32, 2)
 PAIRS = 60
 
 
-def named(clients, layout=LAYOUT, look=nested_tests.count_evidence, lossy=False):
+def named(clients, layout=LAYOUT, look=guarded_tests.count_evidence, lossy=False):
     """The types of each two clients that follow each other, as text."""
     told = concatenate_summaries([summarize(x, y, np.arange(len(y)), layout) for x, y in clients])
     first = np.arange(0, len(clients), 2)
     pairs = build_pairs(told, layout, first, first + 1)
     found = classify_pairs(look(pairs), pairs.rows, Alignment(pairs, lossy))
-    texts = ["+".join(np.array(nested_tests.TYPES)[types]) or "none" for types in found.types]
+    texts = ["+".join(np.array(guarded_tests.TYPES)[types]) or "none" for types in found.types]
     return ["undetermined" if unknown else text for text, unknown in zip(texts, found.undetermined, strict=True)]
 
 

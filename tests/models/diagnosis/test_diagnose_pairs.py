@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.cluster import hierarchy
 
-from models.diagnosis import verdicts as room
-from models.diagnosis.merged_tables import all_pairs, build_pairs
-from models.diagnosis.nested_tests import count_evidence
-from models.diagnosis.verdicts import (
+from models.diagnosis import diagnose_pairs as room
+from models.diagnosis.diagnose_pairs import (
     DISCOVERIES,
     append_rest,
     diagnose_pairs,
@@ -20,6 +18,8 @@ from models.diagnosis.verdicts import (
     group_clients,
     rule_features,
 )
+from models.diagnosis.guarded_tests import count_evidence
+from models.diagnosis.merged_tables import all_pairs, build_pairs
 
 few = settings(max_examples=40)
 

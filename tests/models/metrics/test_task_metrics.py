@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.metrics.base_metrics import TASK_METRICS, format_number
 from models.metrics.client_metrics import lower_is_better
+from models.metrics.task_metrics import TASK_METRICS, format_number
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 
 ACCURACY, RMSE = TASK_METRICS["classification"], TASK_METRICS["regression"]

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flows.results.registry.recorded_comparison import proved_better, quote, way_out
+from flows.results.registry.champion_evidence import proved_better, quote, way_out
 
 
 def pair(method: str, better: str | None, reference: str = "fedavg") -> dict[str, Any]:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from flows.experiments.comparison.record_comparison import metrics_of, write_summary
-from models.metrics.base_metrics import TASK_METRICS
+from flows.experiments.comparison.log_comparison import metrics_of, write_summary
+from models.metrics.task_metrics import TASK_METRICS
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.checkpoint import Journal
 

@@ -8,7 +8,6 @@ import numpy as np
 from scipy.special import chdtri
 
 from models.diagnosis.chi_square import effect_size, p_value
-from models.diagnosis.classify import LIKELY, MIN_ROWS, Verdicts, classify_pairs, restrict_to
 from models.diagnosis.client_summaries.client_summary import (
     LEAST_ROWS,
     Layout,
@@ -17,8 +16,9 @@ from models.diagnosis.client_summaries.client_summary import (
     divide_or_zero,
     leave_one_out,
 )
+from models.diagnosis.guarded_tests import ALPHA, LEAST_EFFECT, Evidence, count_evidence, effective_size, priors
 from models.diagnosis.merged_tables import Pairs, build_pairs, impute_rows, max_unreported
-from models.diagnosis.nested_tests import ALPHA, LEAST_EFFECT, Evidence, count_evidence, effective_size, priors
+from models.diagnosis.name_shift_types import LIKELY, MIN_ROWS, Verdicts, classify_pairs, restrict_to
 from models.diagnosis.wald_tests import ROWS, mean_and_spread, scaled_at_prior, standardize
 
 _MIN_SD = 0.1  # of a class, in deviations of all rows: pixels that never vary carry no information
