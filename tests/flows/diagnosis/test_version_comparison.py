@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import compare_with_version, run_diagnosis
+from models.diagnosis import diagnose_pairs
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from tasks.diagnosis import compare_silos

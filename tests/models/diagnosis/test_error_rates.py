@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.diagnosis import chi_square
+from models.diagnosis import chi_square, diagnose_pairs
 from models.diagnosis.chi_square import Focused
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
 from models.diagnosis.client_summaries.rank_correlations import Correlations, combine_correlations
