@@ -21,7 +21,7 @@ from silos.errors import UserError
 from silos.io.locks import hold, is_locked
 from tasks.tracking.result_types.comparison_result import ComparisonResult
 
-if TYPE_CHECKING:  # the command that only plans imports no Prefect
+if TYPE_CHECKING:
     from prefect import Flow
     from prefect.client.schemas.objects import FlowRun, State
     from prefect.client.schemas.schedules import CronSchedule

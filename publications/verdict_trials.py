@@ -4,8 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -96,35 +94,35 @@ def _judged_pairs(sweep: Sweep, cell: str, seed: int, most: int | None = None) -
     silos = sweep.page.cells[cell].silos
     if silos:
         raise_if_interrupted()
-        verdicts = diagnose_silos(sweep.root, sweep.settings(cell, seed, None), silos.pairs == "across")
+        verdicts = diagnose_silos(sweep.opened, sweep.settings(cell, seed, None), silos.pairs == "across")
         return [_JudgedPair(silos.truth, Opinion(verdict, {}, None)) for verdict in verdicts]
     return [_judged_pair(sweep, cell, seed, number) for number in range(most or sweep.page.trial_of(cell).pairs)]
 
 
-def diagnose_silos(root: Path, settings: Sequence[str], across: bool) -> list[dict[str, str]]:
+def diagnose_silos(opened: Project, settings: Sequence[str], across: bool) -> list[dict[str, str]]:
     """Diagnose the silos that these settings make, as `siloflow diagnose` does.
 
     Args:
-        root: The project.
+        opened: The project that the command has opened.
         settings: `section.key=value`, over params.yaml.
         across: Whether pairs of silos of different domains are returned, or pairs within a domain.
 
     Returns:
         For each pair the types by verdict, joined, or `none` or `undetermined`.
     """
-    return [verdict for differ, verdict in _diagnosed(root, tuple(settings)) if differ is across]
+    # cells share their silos
+    found = opened.once(("diagnosed", *settings), lambda: _diagnosed(opened.derive(settings, derived=True)))
+    return [verdict for differ, verdict in found if differ is across]
 
 
-@lru_cache(maxsize=8)  # cells share their silos
-def _diagnosed(root: Path, settings: tuple[str, ...]) -> list[tuple[bool, dict[str, str]]]:
+def _diagnosed(project: Project) -> list[tuple[bool, dict[str, str]]]:
     """Return for every pair whether the domains of its silos differ, and the types by verdict.
 
     Raises:
         UserError: If there are so many silos that groups of silos are compared.
     """
-    with scratch_dir(root / "cache" / "diagnosed") as scratch:
-        project = replace(Project.open(settings, root, derived=True), scratch=scratch)
-        _, answer = run_diagnosis(project, PlainRunner())
+    with scratch_dir(project.root / "cache" / "diagnosed") as scratch:
+        _, answer = run_diagnosis(replace(project, scratch=scratch), PlainRunner())
     if answer["pairs_of"] == "groups":
         raise UserError(f"{len(answer['clients'])} silos are compared as groups, and not in pairs; make fewer silos.")
     domains = {client.name: client.domain for client in project.silos.manifest.clients}

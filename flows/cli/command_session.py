@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
     from flows.project.project import Project
 
 Answer = TypeVar("Answer")
-"""What a command prints: plain JSON of one of `tasks.tracking.result_types`."""
+"""What a command prints: plain JSON, mostly of a type in `tasks.tracking.result_types`."""
 
 Result = TypeVar("Result")
 """What a flow returns."""

@@ -252,8 +252,8 @@ def start_method(method: Method, setup: "TrainingSetup") -> "ServerState":
         others = ", ".join(name for name in method_names() if find_method(name).takes_aggregation)
         raise UserError(
             f"params.yaml: aggregation: got {setup.aggregation.setting}, expected clip: null and rule: mean, since the "
-            f"server of {type(method).__module__.rpartition('.')[2]} needs more than a mean of weights, or never sees "
-            f"those of one client. Use these, or one of {others}."
+            "server of this method does not average clients' weights. Use these, or one of "
+            f"{others}."
         )
     with plugin_loader.user_code_errors(type(method).__module__):
         return method.init(setup)

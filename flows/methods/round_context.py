@@ -222,8 +222,8 @@ _LOSS_NOT_REPORTED = (
     "reports no validation loss. Use one of these"
 )
 _WEIGHTS_NOT_SENT = (
-    "params.yaml: aggregation: got SETTING, expected clip: null and rule: mean, since {} of this method does not send "
-    "each client's weights. Use these"
+    "params.yaml: aggregation: got SETTING, expected clip: null and rule: mean, since {} of this method "
+    "takes no argument `each`, which asks for each client's weights. Use these, set `takes_aggregation = False`"
 )
 
 

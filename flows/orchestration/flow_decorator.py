@@ -200,7 +200,7 @@ def from_overrides() -> Any:
 def _entry(function: Callable[..., Any], project: Project | None = None) -> Callable[..., Any]:
     """Return what Prefect calls for a flow's function; its signature has `overrides` in place of `project`.
 
-    Prefect pickles it by value for worker processes, so it must refer to no ContextVar.
+    `siloflow schedule` pickles it by value for the process of each run, so it must refer to no ContextVar.
     """
     overrides = inspect.Parameter("overrides", _KIND, default=(), annotation=Overrides)
     declared = inspect.signature(function)

@@ -295,7 +295,7 @@ def paired_records(
             "distinguishable": corrected.distinguishable,
             "matters": matters,
             **found,
-            # replaces the corrected low, high and p of `found`, which `corrected` repeats below
+            # `low` and `high` of `found` are corrected: the plain ones replace them, and add p
             **_interval(plain[index]),
             "corrected": {
                 "low": found["low"],

@@ -124,7 +124,11 @@ class PrefectRunner:
 
 def _check_type(task: object, kind: type) -> None:
     if not isinstance(task, kind):
-        raise TypeError(f"{getattr(task, 'name', task)}: got another function, expected a {kind.__name__}")
+        name = getattr(task, "name", None) or getattr(task, "__name__", task)
+        way_out = (
+            "" if hasattr(task, "fn") else "; decorate it with @step or @server_step of tasks.execution.prefect_tasks"
+        )
+        raise TypeError(f"{name}: got another function, expected a {kind.__name__}{way_out}")
 
 
 def _take_messages(name: str, result: list[SentMessage]) -> list[SentMessage]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.project.project import Project
 from publications import verdict_trials
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import estimate, fill
@@ -136,4 +137,4 @@ def test_an_estimate_diagnoses_one_seed_and_records_nothing(folder):
 def test_silos_whose_groups_are_compared_are_no_pairs_and_refused(folder, monkeypatch):
     monkeypatch.setattr(compare_silos, "MOST_PAIRS", 2)
     with pytest.raises(UserError, match="3 silos are compared as groups, and not in pairs; make fewer silos"):
-        diagnose_silos(folder, TURNED, across=True)
+        diagnose_silos(Project.open(root=folder), TURNED, across=True)

@@ -154,11 +154,12 @@ def _by_id(flow_run_id: UUID) -> FlowRunFilter:
 
 def _mark_killed(root: Path, project: "Project | None") -> tuple[list[str], bool]:
     """Set the status KILLED for MLflow's runs without a process; return their names, and whether MLflow answered."""
-    from flows.project.project import Project  # seldom needed, and it imports scipy and MLflow
+    from flows.project.project import Project  # seldom needed, and it imports torch
     from tasks.tracking.mlflow_logging.connection import mark_killed
 
     try:
-        project = project or Project.open(root=root)
+        # a run was tracked where params.yaml says, whatever this command's --set says
+        project = project.derive([], derived=False) if project is not None else Project.open(root=root)
         runs = _is_active_by_tag(root)
     except UserError:  # reported by the command itself
         return [], False

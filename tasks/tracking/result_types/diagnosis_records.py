@@ -17,8 +17,6 @@ Effects = dict[str, float]
 Grades = dict[ShiftType, Grade | None]
 """The published grade by type of shift; null if it is undefined."""
 
-Side = Literal["first", "second"]
-
 
 class ChangeRecord(TypedDict):
     """A number of two sides, and its difference with a 95 % interval; `Change` of models explains each field.

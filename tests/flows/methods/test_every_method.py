@@ -222,7 +222,7 @@ def test_it_averages_robustly_or_says_that_it_cannot(page, setup, play):
             start_method(page, robust)
         return
     if type(page).__name__ in OWN_STEPS:
-        with pytest.raises(UserError, match="of this method does not send each client's weights"):
+        with pytest.raises(UserError, match="of this method takes no argument `each`"):
             play(page, robust, [1])
         return
     ours, plain = (play(page, one, [1, 2]) for one in (robust, setup))
