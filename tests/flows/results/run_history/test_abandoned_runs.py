@@ -118,8 +118,10 @@ def test_runs_of_mlflow_that_no_process_works_on_are_killed_and_named(
     (elsewhere, others) = logged("elsewhere")
     (elsewhere / "run.json").unlink()  # of another project that logs to the same store
     hold(folder / OPEN / str(begun())).close()
+    # a command that tracks elsewhere closes them where they were tracked
+    project = Project.open([f"tracking.uri=sqlite:///{folder}/elsewhere.db"], folder)
     with exclusive_lock(busy):
-        close_abandoned(folder)
+        close_abandoned(folder, project)
     client = connect(os.environ["MLFLOW_TRACKING_URI"])
     status = [client.get_run(run).info.status for run in (gone, at_work, others)]
     assert status == ["KILLED", "RUNNING", "RUNNING"]
