@@ -46,6 +46,7 @@ class Field:
 
 def renewed(page: str) -> str:
     """Return the page with its tables as the types are now."""
+    _check_names()
     head, _, rest = page.partition(_BEGIN)
     _, _, tail = rest.partition(_END)
     return f"{head}{_BEGIN}{''.join(map(_section, _modules()))}{_END}{tail}"
@@ -53,6 +54,15 @@ def renewed(page: str) -> str:
 
 def _modules() -> list[Path]:
     return sorted(path for path in TYPES.glob("*.py") if path.name != "__init__.py")
+
+
+def _check_names() -> None:
+    """Raise a ValueError if two types have one name: links would lead to the first."""
+    first: dict[str, str] = {}
+    for module in _modules():
+        for node in _tree(module).body:
+            if isinstance(node, ast.ClassDef) and first.setdefault(node.name, module.name) != module.name:
+                raise ValueError(f"two types named {node.name}: in {first[node.name]} and {module.name}. Rename one.")
 
 
 @cache

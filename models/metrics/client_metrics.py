@@ -347,6 +347,8 @@ class MetricRecord(TypedDict):
     higher_is_better: bool
     loss_name: NotRequired[str]
     """The loss in texts, if it is neither cross-entropy nor squared error."""
+    bound: NotRequired[float]
+    """The largest possible value of a plugin's metric, if there is one."""
 
 
 def metric_record(metric: TaskMetrics) -> MetricRecord:
@@ -354,6 +356,8 @@ def metric_record(metric: TaskMetrics) -> MetricRecord:
     record: MetricRecord = {"task": metric.task, "metric": metric.name, "higher_is_better": metric.higher_is_better}
     if metric.loss != TaskMetrics.loss:
         record["loss_name"] = metric.loss
+    if metric.name not in METRICS_BY_NAME and math.isfinite(metric.bound):
+        record["bound"] = metric.bound
     return record
 
 
@@ -363,8 +367,9 @@ def recorded_metric(record: Mapping[str, object]) -> TaskMetrics:
     known = METRICS_BY_NAME.get(name)
     if known is None:
         plain = NamedMetric()
-        for key in ("task", "higher_is_better"):
-            object.__setattr__(plain, key, record[key])
+        for key in ("task", "higher_is_better", "bound"):
+            if key in record:
+                object.__setattr__(plain, key, record[key])
         known = plain.named(name)
     return known.with_loss(str(record["loss_name"])) if "loss_name" in record else known
 

@@ -118,6 +118,11 @@ def test_a_metric_of_a_client_is_chosen_and_is_the_mean_of_its_row_values(play_r
 def test_a_metric_that_cannot_be_chosen_is_refused(folder):
     with pytest.raises(UserError, match="got margin, a function of one row, expected a class of ClientMetric"):
         load_params(folder, [plugins("margin"), "evaluation={metric: margin, metrics: [{kind: margin}]}"])
+    listed = (
+        r"evaluation\.metric: got detection, expected a metric of evaluation\.metrics\. Add \{kind: detection\} there"
+    )
+    with pytest.raises(UserError, match=listed):
+        load_params(folder, [plugins("detection"), "evaluation.metric=detection"])
     with pytest.raises(
         UserError, match="got detection, a metric of a classification, expected metrics of a regression"
     ):

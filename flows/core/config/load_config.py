@@ -142,7 +142,7 @@ def quantity_of(params: Params) -> TaskMetrics:
     known: dict[str, TaskMetrics] = {name: METRICS_BY_NAME[name] for name in metrics_of_task(task)} | of_clients
     name = params.evaluation.metric or TASK_METRICS[task].name
     if name not in known:
-        raise UserError(f"params.yaml: evaluation.metric: {_unknown_metric(name, task, list(known), own)}")
+        raise UserError(f"params.yaml: evaluation.metric: {_unknown_metric(name, task, list(known), own, params)}")
     rows = [each for each in own if each not in of_clients]
     chosen = known[name].with_metrics(rows, [metric for each, metric in of_clients.items() if each != name])
     return chosen.with_loss("focal loss") if params.training.objective.kind == "focal" else chosen
@@ -167,11 +167,13 @@ def metric_plugin(section: Registered) -> ClientMetric | Callable[..., Any]:
     return metric.named(section.kind)
 
 
-def _unknown_metric(name: str, task: Task, known: list[str], own: Mapping[str, object]) -> str:
+def _unknown_metric(name: str, task: Task, known: list[str], own: Mapping[str, object], params: Params) -> str:
     """Return what is wrong with the name of a metric that the task does not have."""
     choices = f"one of {', '.join(sorted(known))} for a {task}. Choose one of them, or null"
     if name in own:
         return f"got {name}, a function of one row, expected a class of ClientMetric, or {choices}."
+    if params.loaded.of(METRICS).get(name) is not None:
+        return f"got {name}, expected a metric of evaluation.metrics. Add {{kind: {name}}} there."
     if name in METRICS_BY_NAME:
         return f"got {name}, expected {choices}."
     if name in METRICS.built_in:

@@ -166,6 +166,9 @@ def test_a_record_without_a_metric_has_the_usual_one_and_one_of_a_plugin_is_show
     shown = recorded_metric({"task": "regression", "metric": "pinball", "higher_is_better": False})
     assert shown.headline_text({"pinball/mean": 1234.4}) == "pinball 1234"
     assert shown.gain(-1.0) == 1.0
+    share = CLIENT_METRICS["auc"].named("share")  # bounded, as one of a plugin
+    assert recorded_metric(metric_record(share)).number(0.5) == share.number(0.5) == "0.500"
+    assert "bound" not in metric_record(CLIENT_METRICS["auc"])
 
 
 @pytest.mark.parametrize("name", ["accuracy", "auc"])
