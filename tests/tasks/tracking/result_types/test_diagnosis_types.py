@@ -174,7 +174,7 @@ def remove_a_key(record, kind):
 
 
 def change_a_type(record, kind):
-    record[min(kind.__required_keys__)] = object()
+    record[min(kind.__required_keys__)] = [{"another": [None]}]
 
 
 def assert_both(report, kind) -> None:
