@@ -12,7 +12,7 @@ from models.diagnosis.client_summaries.gaussian_mechanism import counts_sensitiv
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.correlation_tests import FeaturePair, Refinement, effect_on_prediction
 from models.diagnosis.diagnose_pairs import REASONS, Findings, rule_features
-from models.diagnosis.guarded_tests import ALPHA, TYPES, ShiftType
+from models.diagnosis.guarded_tests import ALPHA, TYPES
 from models.diagnosis.magnitudes import (
     Change,
     are_unlike,
@@ -26,6 +26,7 @@ from models.diagnosis.magnitudes import (
 from models.diagnosis.name_shift_types import GRADES, EffectSizes
 from models.diagnosis.pseudo_rows import SharedModelLoss
 from models.diagnosis.screen_clients import INSIDE, MIN_SHARE
+from models.diagnosis.shift_words import ShiftType
 from models.metrics.task_metrics import format_number
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_odd_silos import OddSilos

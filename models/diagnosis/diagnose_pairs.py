@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
 
 import numpy as np
 from scipy.special import chdtri
@@ -20,6 +19,8 @@ from models.diagnosis.guarded_tests import ALPHA, LEAST_EFFECT, Evidence, count_
 from models.diagnosis.merged_tables import Pairs, build_pairs, impute_rows, max_unreported
 from models.diagnosis.name_shift_types import LIKELY, MIN_ROWS, Verdicts, classify_pairs, restrict_to
 from models.diagnosis.wald_tests import ROWS, mean_and_spread, scaled_at_prior, standardize
+
+from .shift_words import Reason
 
 _MIN_SD = 0.1  # of a class, in deviations of all rows: pixels that never vary carry no information
 
@@ -80,8 +81,6 @@ def _overlap_cost(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     overlap = np.sqrt(2 * sd * other_sd / total_variance) * np.exp(-((mean - other_mean) ** 2) / (4 * total_variance))
     return (1 - overlap).sum(0)
 
-
-Reason = Literal["rows", "unreported", "apart", "rough", "constant"]
 
 REASONS: tuple[Reason, ...] = ("rows", "unreported", "apart", "rough", "constant")
 """Too few rows; a client that may report nothing of its rows; no class reported by both; no class with the rows that

@@ -7,13 +7,15 @@ ours.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from models.diagnosis import chi_square as test
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, divide_or_zero
 from models.diagnosis.merged_tables import Pairs
+
+from .shift_words import ShiftType
 
 ALPHA, LEAST_EFFECT = 0.01, 0.1
 """The level of a hypothesis over all features, and the effect φ below which a difference is ignored."""
@@ -25,8 +27,6 @@ clients of one size have φ = √2h at most.
 
 CORRELATION = 0.25
 """The correlation that two features' evidence of label shift is taken to have."""
-
-ShiftType = Literal["feature", "label", "concept"]
 
 TYPES: tuple[ShiftType, ...] = ("feature", "label", "concept")
 

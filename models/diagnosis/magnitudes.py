@@ -6,21 +6,20 @@ The tests decide whether clients differ. These numbers only describe by how much
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, mixture
 from models.diagnosis.guarded_tests import ALPHA, LEAST_EFFECT
 
+from .shift_words import ChangeKind
+
 _Z95 = 1.959964
 """The 97.5 % quantile of the standard normal distribution."""
 
 _UNIT_FACTOR, _UNIT_TOLERANCE = 2.0, 1.25
 """A change of unit multiplies the mean and the deviation by one factor: the least factor, and how far the two may differ."""
-
-
-ChangeKind = Literal["label", "absent", "mean", "spread", "constant", "target", "category", "missing", "rule"]
 
 
 @dataclass(frozen=True)

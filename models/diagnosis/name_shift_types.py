@@ -6,7 +6,7 @@ its type. It uses no number of rows and does not compare P(X | Y).
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.spatial.distance import pdist
@@ -28,7 +28,7 @@ from models.diagnosis.fomichev_distances import (
 from models.diagnosis.guarded_tests import TYPES, Evidence, SizedTest, comparable_classes, effective_size
 from models.diagnosis.merged_tables import all_pairs, merge_cells
 
-Grade = Literal["negligible", "moderate", "significant", "critical"]
+from .shift_words import Grade
 
 GRADES: tuple[Grade, ...] = ("negligible", "moderate", "significant", "critical")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from models.diagnosis.client_summaries.client_summary import (
 from models.diagnosis.diagnose_pairs import Findings
 from models.diagnosis.guarded_tests import LEAST_EFFECT, MAX_UNREPORTED
 from models.diagnosis.merged_tables import impute_labels, impute_rows, max_unreported
+
+from .shift_words import InsideTest
 
 _BATCH_BYTES = 2**20  # of the cells of the clients that one client is compared with at once
 
@@ -93,8 +95,6 @@ def _labels_of_all(summaries: Summaries) -> np.ndarray:
     imputed = impute_rows(share * summaries.rows[:, None], max_unreported(summaries.labels, summaries.rows), unreported)
     return np.where(withheld.all(0), np.nan, labels.sum(0) + imputed.sum(0))
 
-
-InsideTest = Literal["labels", "inputs_in_classes"]
 
 INSIDE: tuple[InsideTest, ...] = ("labels", "inputs_in_classes")
 """The tests of whether the clients of a group are alike: P(Y), and P(X | Y) of the feature that differs most."""

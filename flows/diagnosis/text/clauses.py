@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flows.diagnosis.text.phrases import change_phrases, described_changes, far_values, joined, listed, type_phrases
-from models.diagnosis.guarded_tests import ShiftType
+from models.diagnosis.shift_words import ShiftType
 from models.metrics.task_metrics import format_number, format_signed
 from tasks.tracking.result_types.diagnosis_records import ChangeRecord, Evidence, FeaturePairRecord, PairRecord
 from tasks.tracking.result_types.diagnosis_result import DiagnosisFacts, SiloFacts

@@ -21,9 +21,10 @@ from flows.diagnosis.text.phrases import (
     type_phrases,
 )
 from models.diagnosis.diagnose_pairs import DISCOVERIES
-from models.diagnosis.guarded_tests import TYPES, ShiftType
+from models.diagnosis.guarded_tests import TYPES
 from models.diagnosis.odd_clients import find_odd_clients
 from models.diagnosis.screen_clients import MIN_SHARE
+from models.diagnosis.shift_words import ShiftType
 from silos.errors import counted
 from tasks.tracking.result_types.diagnosis_records import (
     ChangeRecord,

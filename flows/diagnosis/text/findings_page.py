@@ -16,7 +16,8 @@ from flows.diagnosis.text.phrases import (
     type_words,
 )
 from flows.diagnosis.text.summary import sentences
-from models.diagnosis.diagnose_pairs import REASONS, Reason
+from models.diagnosis.diagnose_pairs import REASONS
+from models.diagnosis.shift_words import Reason
 from silos.errors import counted
 from tasks.tracking.metric_names import as_markdown
 from tasks.tracking.result_types.diagnosis_records import GroupPairRecord, SiloRecord

@@ -7,7 +7,8 @@ from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps
 from flows.diagnosis.text.findings import Finding, findings, of_version
 from flows.diagnosis.text.phrases import far_values, group_name, joined, listed
-from models.diagnosis.guarded_tests import TYPES, ShiftType
+from models.diagnosis.guarded_tests import TYPES
+from models.diagnosis.shift_words import ShiftType
 from tasks.tracking.result_types.diagnosis_result import DataFault, DiagnosisFacts, SiloFacts
 
 _UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."

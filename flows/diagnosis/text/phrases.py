@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from models.diagnosis import wald_tests
 from models.diagnosis.client_summaries import gaussian_mechanism
-from models.diagnosis.diagnose_pairs import REASONS, Reason
-from models.diagnosis.guarded_tests import ShiftType
+from models.diagnosis.diagnose_pairs import REASONS
 from models.diagnosis.name_shift_types import MIN_ROWS
+from models.diagnosis.shift_words import Reason, ShiftType
 from models.metrics.task_metrics import format_number
 from silos.errors import counted
 from tasks.tracking.result_types.diagnosis_records import (

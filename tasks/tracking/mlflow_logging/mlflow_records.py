@@ -7,13 +7,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.model_card import ModelCard
-from models.server_state import Weights
 from silos.io.addresses import mask_passwords
 from tasks.tracking.result_types.journal_record import TimedMetrics
+
+if TYPE_CHECKING:  # `siloflow history` imports no torch
+    from models.server_state import Weights
 
 VIEW = "siloflow"
 """The view of the newest comparison's runs; `TREND` and `DIAGNOSES` list the comparisons and the diagnoses."""
@@ -74,8 +76,8 @@ class ModelContent(TypedDict):
 
     uri: str
     card: ModelCard
-    shared: Weights
-    personal: Weights
+    shared: "Weights"
+    personal: "Weights"
     """With a leading axis over the clients of the card."""
 
 

@@ -5,11 +5,7 @@ Names of features, classes and silos are those of the data.
 
 from typing import Literal, NotRequired, TypedDict
 
-from models.diagnosis.diagnose_pairs import Reason
-from models.diagnosis.guarded_tests import ShiftType
-from models.diagnosis.magnitudes import ChangeKind
-from models.diagnosis.name_shift_types import Grade
-from models.diagnosis.screen_clients import InsideTest
+from models.diagnosis.shift_words import ChangeKind, Grade, InsideTest, Reason, ShiftType
 
 Effects = dict[str, float]
 """Effects φ by feature, the largest first."""

@@ -5,7 +5,7 @@ Each of the two grows in three steps: `Facts`, then `Report` with sentences, the
 
 from typing import Literal, NotRequired, TypedDict, final
 
-from models.diagnosis.guarded_tests import ShiftType
+from models.diagnosis.shift_words import ShiftType
 from tasks.tracking.result_types.diagnosis_records import (
     GroupPairRecord,
     InsideRecord,
