@@ -135,7 +135,7 @@ def sentences_after(comparison: ComparisonResult) -> list[str]:
     gains, missing, withheld = comparison.get("gains"), not_complete(comparison), withheld_sentence(comparison)
     retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
     return [
-        *(gains["sentences"] if gains else ()),
+        *(gains.get("sentences", ()) if gains else ()),
         *filter(None, [gains.get("why_not") if gains else None, withheld]),
         *unreached(comparison),
         *retry,

@@ -194,7 +194,7 @@ def _overhead(
     ]
     titles = ["method", "sent to the server", "sent to silos", "seconds"]
     tables = [Table("What a run sends, all silos together, and how long it takes: means over seeds", titles, rows)]
-    costs, figures = comparison["cost"], list[Figure]()
+    costs, figures = comparison.get("cost") or {}, list[Figure]()
     if costs:
         titles, *rows = cost_table(costs)
         tables.append(Table("Cost until the target is reached", titles, rows))
