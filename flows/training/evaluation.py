@@ -93,7 +93,7 @@ def score_model(
     silos = project.silos.select(model.clients)
     shared_splits = tuple(s for s in splits if silos.common(s) and not model.is_personal)
     options: dict[str, Any] = {"training": round.setup.training, "keep_outcomes": keep_outcomes}
-    if row_metrics := _plugin_metrics(project.params):
+    if row_metrics := row_metrics_of(project.params):
         options["metrics"] = row_metrics
     client_metrics = _client_metrics(project.quantity, final)
     if client_metrics != NONE:
@@ -109,7 +109,7 @@ def score_model(
     return scores
 
 
-def _plugin_metrics(params: Params) -> dict[str, Callable[..., Any]]:
+def row_metrics_of(params: Params) -> dict[str, Callable[..., Any]]:
     """Return the plugin metrics of rows that params name: each maps logits and y to a value for each row."""
     sections = params.evaluation.metrics
     return {s.kind: bind_options(s) for s in sections if not isinstance(s.entry.target, type)}

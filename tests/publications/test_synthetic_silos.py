@@ -43,7 +43,6 @@ def folder(tmp_path, monkeypatch):
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"tables": {"turns": TURNS}}, sort_keys=False))
     monkeypatch.chdir(tmp_path)
-    verdict_trials._diagnosed.cache_clear()
     return tmp_path
 
 

@@ -13,6 +13,7 @@ from flows.core.plugin_loader import PluginFiles, plugin_error
 from flows.methods.method_settings import method_of
 from flows.plugins import METHODS, METRICS
 from flows.project.project import Project
+from flows.training.evaluation import row_metrics_of
 from silos.errors import UserError
 
 SOURCE = str(Path(__file__).parents[3])
@@ -99,7 +100,7 @@ def test_an_edit_while_a_command_runs_reaches_none_of_its_runs(project):
         plugin.unlink() if text is None else plugin.write_text(text)
         trial = opened.with_overrides(["training.rounds=1"])
         assert (method_of(trial.params, "mine"), trial.plugins) == (before, opened.plugins)
-        assert [metric(0, 0) for metric in trial.metrics.values()] == [1]
+        assert [metric(0, 0) for metric in row_metrics_of(trial.params).values()] == [1]
     plugin.write_text(METHOD.replace("x: int = 1", "x: int = 2"))
     assert method_of(Project.open(["plugins=[mine.py]"], project).params, "mine").x == 2
 
@@ -109,7 +110,7 @@ def test_a_worker_process_gets_the_version_that_was_loaded(project):
     (project / "mine.py").write_text(METHOD)
     opened = Project.open(["plugins=[mine.py]", "evaluation.metrics=[{kind: version}]"], project)
     (project / "mine.py").write_text(METHOD.replace("return 1", "return 2"))
-    sent = cloudpickle.dumps(opened.metrics["version"])
+    sent = cloudpickle.dumps(row_metrics_of(opened.params)["version"])
     program = f"import pickle; print(pickle.loads({sent!r})(0, 0))"
     asked = [sys.executable, "-c", program]
     done = subprocess.run(asked, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=False)

@@ -93,7 +93,7 @@ CASES: dict[str, tuple[list[str], list[int], list[str]]] = {
 @pytest.fixture(scope="module")
 def place(prefect, tmp_path_factory, write_params):
     """A project with a comparison `first` of two methods; the current folder."""
-    folder, before = tmp_path_factory.mktemp("types") / "project", Path.cwd()
+    folder, before = tmp_path_factory.mktemp("types") / "typed", Path.cwd()  # names its registered model
     write_params(folder)
     (folder / "half.py").write_text(HALF)
     os.chdir(folder)
