@@ -198,7 +198,7 @@ def from_overrides() -> Any:
 
 
 def _entry(function: Callable[..., Any], project: Project | None = None) -> Callable[..., Any]:
-    """Return what Prefect calls for a flow's function; its signature has `overrides` in place of `project`.
+    """Return what Prefect calls for a flow's function; its signature has `overrides` instead of `project`.
 
     `siloflow schedule` pickles it by value for the process of each run, so it must refer to no ContextVar.
     """
