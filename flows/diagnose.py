@@ -38,7 +38,7 @@ from models.diagnosis.fomichev_distances import Readings
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError, shown
-from silos.privacy.silo_policy import check_named_silos, least_rows_of, policy_of_run
+from silos.privacy.owner_file import check_named_silos, least_rows_of, policy_of_run
 from tasks.diagnosis.compare_feature_pairs import (
     pair_question,
     refine_by_feature_pairs,

@@ -10,7 +10,7 @@ from flows.project.project import Project
 from flows.project.project_data import SOURCE_HASHES, exclusive_data_access
 from silos.dataset import SPLITS
 from silos.errors import UserError
-from silos.privacy.silo_policy import OPENED, POLICY, has_store, make_store, policy_of
+from silos.privacy.owner_file import OPENED, POLICY, has_store, make_store, policy_of
 from silos.sources.source_params import PUBLIC_KINDS, is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store

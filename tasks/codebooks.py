@@ -22,7 +22,7 @@ from models.training.execution_plan import Kind, resolve
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from silos.errors import DivergedError
-from silos.privacy.silo_policy import policy_of_run
+from silos.privacy.owner_file import policy_of_run
 from tasks.execution.load_client_data import load_rows, load_weights, number_different_rows
 from tasks.execution.prefect_tasks import server_step, step
 from tasks.messages.round_messages import Centroids, CodebookExtension

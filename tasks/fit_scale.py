@@ -21,7 +21,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.privacy.differencing import EVERY, OTHER
 from silos.privacy.ledger import Ledger, StandInAnswer
-from silos.privacy.silo_policy import Kind
+from silos.privacy.report_rules import Kind
 from silos.standardizer import Standardizer
 from silos.storage.manifest import Manifest, schema_of
 from tasks.diagnosis.report_summary import TARGET_COLUMN, LocalSummary, open_ledger

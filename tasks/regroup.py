@@ -14,7 +14,7 @@ from models.training.engine import Training, broadcast_weights, per_example_metr
 from models.training.execution_plan import resolve
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_common
-from silos.privacy.silo_policy import policy_of_run
+from silos.privacy.owner_file import policy_of_run
 from tasks.execution.load_client_data import load_rows, load_weights, may_report, reportable_classes
 from tasks.execution.prefect_tasks import step
 from tasks.messages.message_policy import Message

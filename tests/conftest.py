@@ -51,7 +51,7 @@ from models.training.optimizers import SGD
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 from silos.storage.partition_store import write
 from silos.versioning.dvc_files import record
 from tasks.execution.task_runner import PlainRunner

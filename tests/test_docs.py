@@ -48,7 +48,7 @@ from publications.render import doc_tables
 from publications.render.table_list import read_sentences
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks import messages

@@ -14,7 +14,7 @@ from models.diagnosis.client_summaries.gaussian_mechanism import epsilon
 from silos import data_overview
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
-from silos.privacy.silo_policy import make_store, named_silos, policy_file
+from silos.privacy.owner_file import make_store, named_silos, policy_file
 from silos.sources.source_params import is_public
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client

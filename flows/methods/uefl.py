@@ -35,7 +35,7 @@ from models.client_model import Model
 from models.networks.network_factory import Network
 from models.server_state import ServerState
 from silos import param_limits
-from silos.privacy.silo_policy import least_rows_of
+from silos.privacy.owner_file import least_rows_of
 from tasks.codebook_extend import Fill, codebook_extend
 
 _ARMS: Mapping[str, Mapping[str, object]] = {

@@ -17,7 +17,7 @@ from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
-from silos.privacy.silo_policy import least_rows_of
+from silos.privacy.owner_file import least_rows_of
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import Manifest, schema_of
 from tasks.execution.task_runner import PlainRunner, RoundCost, Runner

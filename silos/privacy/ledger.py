@@ -26,24 +26,19 @@ from silos.privacy.differencing import (
     smallest_difference,
     unpacked,
 )
-from silos.privacy.reported_rows import RowRegister
-from silos.privacy.secret import Secret
-from silos.privacy.silo_policy import (
-    DEFAULT,
-    OPENED,
+from silos.privacy.owner_file import DEFAULT, OPENED, Policy, folder_name, policy_file, policy_of
+from silos.privacy.report_rules import (
     RHO,
     Kind,
-    Policy,
     Unit,
     bins_refusal,
     check_budget,
     difference_refusal,
-    folder_name,
     noise_refusal,
-    policy_file,
-    policy_of,
     repetition_refusal,
 )
+from silos.privacy.reported_rows import RowRegister
+from silos.privacy.secret import Secret
 
 Draw = Callable[[str], np.random.Generator]
 """Returns the generator of a part's noise, once for each part."""

@@ -22,8 +22,8 @@ from silos.errors import RefusalError
 from silos.io.atomic_io import write_bytes
 from silos.io.locks import in_turn
 from silos.privacy.differencing import LEAST_ROWS, MOST_TOKEN, WHOLE
+from silos.privacy.owner_file import POLICY, Policy, folder_name, policy_file, recorded_policy
 from silos.privacy.secret import Secret
-from silos.privacy.silo_policy import POLICY, Policy, folder_name, policy_file, recorded_policy
 
 _ROWS = ".rows"  # no data set has this name
 _CHANCE = 2.0  # times the expected number of rows that coincide by chance

@@ -26,7 +26,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.missing_codes import find_missing_code
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.silo_policy import Kind
+from silos.privacy.report_rules import Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
 from tasks.execution.prefect_tasks import server_step, step

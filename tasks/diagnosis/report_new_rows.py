@@ -26,7 +26,7 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.dataset import SPLITS
 from silos.errors import RefusalError
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.silo_policy import NEW_ROWS, Kind
+from silos.privacy.report_rules import NEW_ROWS, Kind
 from silos.storage.partition_store import open_client, open_common_rows, open_missing
 from tasks.diagnosis.compare_silos import Verdict, VersionComparison, compare_summaries
 from tasks.diagnosis.report_summary import (

@@ -27,7 +27,7 @@ from silos.cohort import Cohort
 from silos.errors import RefusalError
 from silos.privacy.differencing import EVERY, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.silo_policy import MODELS, Kind
+from silos.privacy.report_rules import MODELS, Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
 from tasks.execution.prefect_tasks import server_step, step

@@ -35,8 +35,9 @@ from silos.errors import RefusalError
 from silos.param_limits import EPSILON
 from silos.privacy.differencing import EVERY, IN_BINS, MOST_TOKEN, OTHER, WHOLE, ReportedGroups, Values
 from silos.privacy.ledger import Draw, Ledger
+from silos.privacy.owner_file import policy_file
+from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
-from silos.privacy.silo_policy import Unit, policy_file
 from silos.row_units import count_copies, number_units, unit_weights
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_missing, open_units

@@ -14,7 +14,7 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, broadcast_weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
-from silos.privacy.silo_policy import policy_of_run
+from silos.privacy.owner_file import policy_of_run
 from silos.storage.partition_store import open_units
 from tasks.messages.message_policy import LEAST_ROWS
 

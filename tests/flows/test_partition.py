@@ -9,7 +9,7 @@ import yaml
 
 from flows.partition import make
 from flows.project.project import Project
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 from silos.versioning.git_commands import ignore_folders
 
 

@@ -6,7 +6,7 @@ import pytest
 from flows.training.paired_runs import count_correct_by_class, predictions_by_class
 from silos.client_store import ClientStore
 from silos.cohort import open_common
-from silos.privacy.silo_policy import POLICY
+from silos.privacy.owner_file import POLICY
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
 

@@ -12,7 +12,7 @@ from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack, open_stack
 from silos.data_params import DataParams
-from silos.privacy.silo_policy import POLICY, make_store
+from silos.privacy.owner_file import POLICY, make_store
 from silos.standardizer import Standardization, Standardizer
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks.client_stats import report_stats

@@ -17,7 +17,7 @@ import silos
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, make_stacks
 from silos.privacy.ledger import Ledger
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 from tasks.fit_scale import report_moments
 
 CLIENTS = {f"c{number}": 12 + number for number in range(40)}

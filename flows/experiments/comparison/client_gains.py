@@ -24,7 +24,7 @@ from models.metrics.paired_difference import Difference, Stratum, difference, ho
 from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.cohort import Silos
 from silos.errors import some
-from silos.privacy.silo_policy import least_rows_of
+from silos.privacy.owner_file import least_rows_of
 from tasks.execution.task_runner import PrefectRunner
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.tracking.result_tables import client_scores

@@ -25,7 +25,7 @@ from models.networks.wrappers.codebook_network import SHARED
 from models.server_state import ServerState
 from silos import param_limits
 from silos.cohort import Silos
-from silos.privacy.silo_policy import least_rows_of
+from silos.privacy.owner_file import least_rows_of
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
 

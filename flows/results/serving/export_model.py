@@ -28,7 +28,7 @@ from silos.cohort import Stack, inputs_standardizer
 from silos.errors import UserError, shown
 from silos.io.atomic_io import writing
 from silos.param_types import is_plain
-from silos.privacy.silo_policy import folder_name
+from silos.privacy.owner_file import folder_name
 from silos.sources.tabular.raw_columns import input_columns
 from silos.standardizer import AgreedRecord
 from silos.storage.partition_store import open_client, open_common_rows

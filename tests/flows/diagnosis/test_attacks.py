@@ -11,7 +11,7 @@ from flows.diagnosis.query_clients import Bounds
 from flows.partition import make
 from silos.client_store import ClientStore
 from silos.errors import UserError
-from silos.privacy.silo_policy import POLICY
+from silos.privacy.owner_file import POLICY
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json
 

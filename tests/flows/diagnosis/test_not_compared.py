@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import run_diagnosis
-from silos.privacy.silo_policy import POLICY
+from silos.privacy.owner_file import POLICY
 from tasks.execution.task_runner import PlainRunner
 
 

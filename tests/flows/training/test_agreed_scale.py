@@ -22,7 +22,7 @@ from flows.training.fit_standardizer import (
 )
 from flows.training.run_folder import RunFolder
 from silos.errors import UserError
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 from silos.standardizer import NO_STANDARDIZATION, Standardizer
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages.statistics_messages import ScaleMoments

@@ -19,7 +19,8 @@ from silos.errors import RefusalError, UserError
 from silos.param_types import is_plain
 from silos.privacy.differencing import EVERY, OTHER
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.silo_policy import Kind, Policy
+from silos.privacy.owner_file import Policy
+from silos.privacy.report_rules import Kind
 
 COUNTS, SUMS = np.arange(12).reshape(3, 4), np.linspace(0.0, 1.0, 5)
 rows_at = np.random.default_rng(0).normal(size=(200, 3))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho
 from silos.errors import RefusalError
-from silos.privacy.silo_policy import RHO, Unit, check_budget
+from silos.privacy.report_rules import RHO, Unit, check_budget
 
 DELTA = 1e-5
 EPSILONS = Unit("epsilon", partial(epsilon, delta=DELTA), 0.01, " at delta 1e-05")

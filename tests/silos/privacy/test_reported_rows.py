@@ -6,8 +6,9 @@ import pytest
 from silos.errors import RefusalError
 from silos.privacy.differencing import EVERY
 from silos.privacy.ledger import Ledger
+from silos.privacy.owner_file import POLICY, make_store
+from silos.privacy.report_rules import Kind
 from silos.privacy.reported_rows import RowRegister
-from silos.privacy.silo_policy import POLICY, Kind, make_store
 
 MEANS = Kind("means")
 ROWS = np.random.default_rng(0).normal(size=(40, 3))

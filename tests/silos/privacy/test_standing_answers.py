@@ -7,7 +7,7 @@ from silos.errors import RefusalError
 from silos.io.locks import in_turn
 from silos.privacy.differencing import EVERY
 from silos.privacy.ledger import Ledger, StandInAnswer
-from silos.privacy.silo_policy import Kind
+from silos.privacy.report_rules import Kind
 
 MEANS, SPREADS = Kind("means"), Kind("spreads")
 rows_at = np.random.default_rng(0).normal(size=(200, 3))

@@ -12,7 +12,7 @@ from flows.diagnosis.query_clients import Responses, build_query, first_query, q
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 from silos.storage.partition_store import write
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_runner import PlainRunner, Runner

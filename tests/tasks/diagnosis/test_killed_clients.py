@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 import silos
 from silos.privacy.ledger import Ledger
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 
 ASK = """
 import os, pickle, signal, sys

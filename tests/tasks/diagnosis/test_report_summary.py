@@ -14,7 +14,7 @@ from models.diagnosis.client_summaries import client_summary
 from silos.client_store import ClientStore
 from silos.privacy import differencing
 from silos.privacy.ledger import Ledger
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 from tasks.execution.task_runner import PlainRunner
 from tasks.messages import message_policy
 from tasks.messages.statistics_messages import ShiftNumbers

@@ -8,7 +8,7 @@ from models.diagnosis.client_summaries.model_predictions import Design
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger
-from silos.privacy.silo_policy import make_store
+from silos.privacy.owner_file import make_store
 from tasks.diagnosis.report_predictions import report_models, report_predictions, second_half
 from tasks.diagnosis.report_summary import LocalSummary
 from tasks.execution.load_client_data import load_rows

@@ -15,7 +15,7 @@ from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack
 from silos.data_params import DataParams
-from silos.privacy.silo_policy import POLICY
+from silos.privacy.owner_file import POLICY
 from silos.storage.partition_store import write
 from tasks.evaluate import ensemble_check, evaluate
 from tasks.execution.load_client_data import load_rows, load_weights, may_report

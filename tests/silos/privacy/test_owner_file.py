@@ -3,13 +3,11 @@
 import pytest
 
 from silos.errors import RefusalError, UserError
-from silos.privacy.silo_policy import (
+from silos.privacy.owner_file import (
     DEFAULT,
     OPENED,
     POLICY,
     Policy,
-    Unit,
-    check_budget,
     check_named_silos,
     folder_name,
     least_rows_of,
@@ -18,6 +16,7 @@ from silos.privacy.silo_policy import (
     policy_of,
     policy_of_run,
 )
+from silos.privacy.report_rules import Unit, check_budget
 
 TEXT = "budget: 2.0\nleast_rows: 30\nwithout_noise: false\nsilos: {oslo: {budget: 1.0}, rome: {least_rows: 20}}\n"
 
