@@ -10,11 +10,11 @@ from flows.project.project import Project
 from flows.project.project_data import SOURCE_HASHES, exclusive_data_access
 from silos.dataset import SPLITS
 from silos.errors import UserError
-from silos.privacy.owner_file import OPENED, POLICY, has_store, make_store, policy_of
-from silos.sources.source_params import PUBLIC_KINDS, is_public
+from silos.privacy.owned_source import check_source, find_store, prepare_store, reported_nothing
+from silos.privacy.owner_file import OPENED, OWNER_FILE, has_store
+from silos.sources.source_params import is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
-from silos.storage.manifest import read_manifest
 from silos.versioning import dvc_files, git_commands
 from silos.versioning.data_versions import partition_files
 from tasks.tracking import prefect_artifacts
@@ -81,33 +81,24 @@ def _keep_from_git(project: Project) -> list[str]:
 
 def _prepare_store(project: Project) -> list[str]:
     """Make the silos' own store, unless they had data here before: then it is missing, and only their owner replaces it."""
-    name = project.params.data.name
-    store, version = project.root / "private" / name, dvc_files.recorded_version(project.root)
-    if has_store(store):
-        return _note_on_policy(project, store)
-    recorded = dvc_files.listed_files(project.root, version) if version else None
-    if (project.root / "data" / name).exists() or partition_files(recorded or {}, name):
-        return [
-            f"private/{name}: got no {POLICY} or {OPENED}, expected both, because data/{name} was made here before. Its "
-            "silos report nothing until you bring private/ back from a copy, or run `siloflow data ledger --new`."
-        ]
-    make_store(store, other_silos=is_public(project.params.data.source))
-    return []
-
-
-def _note_on_policy(project: Project, store: Path) -> list[str]:
-    """Return a note if data of the silos' own follow public ones, for which the store was made; else nothing."""
     data = project.params.data
-    try:
-        before = read_manifest(project.root / "data" / data.name).params.get("source", {}).get("kind")
-        was_public = before in PUBLIC_KINDS and policy_of(store, "").other_silos
-    except UserError:  # no data, those of an earlier version, or a policy that cannot be read
-        return []
-    if is_public(data.source) or not was_public:
+    store = find_store(project.root, data)
+    name, where = data.name, store.relative_to(project.root)
+    if not has_store(store) and not reported_nothing(store):
+        version = dvc_files.recorded_version(project.root)
+        recorded = dvc_files.listed_files(project.root, version) if version else None
+        if (project.root / "data" / name).exists() or partition_files(recorded or {}, name):
+            return [
+                f"{where}: got no {OWNER_FILE} or {OPENED}, expected both, because data/{name} was made here before. Its "
+                "silos report nothing until you bring private/ back from a copy, or run `siloflow data ledger --new`."
+            ]
+    written = prepare_store(project.root, data)
+    check_source(project.root, data)
+    if written is None or is_public(data.source):
         return []
     return [
-        f"private/{data.name}/{POLICY}: got other_silos: true, as for the source {before}, expected false for data of your "
-        "own, so that rows which another silo has reported are refused. Set it to false."
+        f"{written.relative_to(project.root)}: made. Only the owner of these silos changes it: it says how their rows are "
+        "read, and what they may be asked"
     ]
 
 

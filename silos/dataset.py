@@ -11,6 +11,7 @@ from typing import Literal, TypeVar, overload
 import numpy as np
 
 from silos.errors import UserError, some
+from silos.raw_cells import RawCells, RawColumns
 from silos.schema import Feature, Task
 
 SPLITS = ("train", "validation", "test")
@@ -27,7 +28,8 @@ class Rows:
     x: (n, *shape) uint8 (0 to 255) or float32; y: (n,) int64, codes into `classes`, or float32 targets if the task is
     regression; client, domain: (n,) str; split: (n,) str, one of "train", "validation", "test". missing: (n, features)
     bool, for a table in which values may be missing; `features` describes its columns. unit: (n,) uint64, the hash of
-    the unit of each row (`hash_units`). `notes` are sentences for the user about what was read; they are not stored.
+    the unit of each row (`hash_units`). cells: what the rows were read from, of data of one's own. `notes` are sentences
+    for the user about what was read; they are not stored.
     """
 
     x: np.ndarray
@@ -41,12 +43,14 @@ class Rows:
     features: tuple[Feature, ...] = ()
     notes: tuple[str, ...] = ()
     unit: np.ndarray | None = None
+    cells: RawCells | None = None
 
     def take(self, rows: np.ndarray) -> "Rows":
         """Return the rows at these indices, or where this mask is true."""
         names = ("client", "domain", "split", "missing", "unit")
         columns = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(self, x=self.x[rows], y=self.y[rows], **{name: c[rows] for name, c in columns.items()})
+        cells = None if self.cells is None else self.cells.take(rows)
+        return replace(self, x=self.x[rows], y=self.y[rows], cells=cells, **{n: c[rows] for n, c in columns.items()})
 
     def split_indices(self) -> list[np.ndarray]:
         """Return the row indices of each split that has rows, training rows first; all rows if there are no splits."""
@@ -61,8 +65,9 @@ class ClientRows:
     """The rows of one client, in the order of the source.
 
     x: (rows, *shape) uint8 or float32; y: (rows,) int64 or float32; split: (rows,) str, None before the split is known;
-    missing: (rows, features) bool if values may be missing; unit: (rows,) uint64 if the source has units. `domain`
-    names the client's distribution, and is "" if it has no name.
+    missing: (rows, features) bool if values may be missing; unit: (rows,) uint64 if the source has units; cells: (rows,
+    columns) uint32, the hashes of `RawCells` if the source has them. `domain` names the client's distribution, and is ""
+    if it has no name.
     """
 
     name: str
@@ -73,10 +78,11 @@ class ClientRows:
     role: Role = "federated"
     missing: np.ndarray | None = None
     unit: np.ndarray | None = None
+    cells: np.ndarray | None = None
 
     def take(self, rows: np.ndarray) -> "ClientRows":
         """Return the client with the rows at these indices only, or where this mask is true."""
-        names = ("split", "missing", "unit")
+        names = ("split", "missing", "unit", "cells")
         columns = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return replace(self, x=self.x[rows], y=self.y[rows], **{name: c[rows] for name, c in columns.items()})
 
@@ -109,8 +115,8 @@ class ColumnarSequence(Sequence[Record]):
 class Clients(ColumnarSequence[ClientRows]):
     """Clients as columns: their rows one after another, in the order of `names`.
 
-    ends: (clients,) int64, where each client's rows end; x, y, missing, unit: (n, ...) as in `ClientRows`; split: (n,)
-    uint8, indices into SPLITS, None before the split is known.
+    ends: (clients,) int64, where each client's rows end; x, y, missing, unit, cells: (n, ...) as in `ClientRows`; split:
+    (n,) uint8, indices into SPLITS, None before the split is known.
     """
 
     names: list[str]
@@ -122,6 +128,7 @@ class Clients(ColumnarSequence[ClientRows]):
     split: np.ndarray | None = None
     missing: np.ndarray | None = None
     unit: np.ndarray | None = None
+    cells: np.ndarray | None = None
 
     @classmethod
     def concatenate(cls, clients: Iterable[ClientRows]) -> "Clients":
@@ -130,6 +137,7 @@ class Clients(ColumnarSequence[ClientRows]):
         splits = [split_codes(client.split) for client in listed if client.split is not None]
         missing = [client.missing for client in listed if client.missing is not None]
         units = [client.unit for client in listed if client.unit is not None]
+        cells = [client.cells for client in listed if client.cells is not None]
         return cls(
             names=[client.name for client in listed],
             domains=[client.domain for client in listed],
@@ -140,6 +148,7 @@ class Clients(ColumnarSequence[ClientRows]):
             split=np.concatenate(splits) if splits else None,
             missing=np.concatenate(missing) if missing else None,
             unit=np.concatenate(units) if units else None,
+            cells=np.concatenate(cells) if cells else None,
         )
 
     @property
@@ -171,6 +180,7 @@ class Clients(ColumnarSequence[ClientRows]):
             role=self.roles[index],
             missing=None if self.missing is None else self.missing[span],
             unit=None if self.unit is None else self.unit[span],
+            cells=None if self.cells is None else self.cells[span],
         )
 
 
@@ -179,7 +189,7 @@ class Partition:
     """The clients that a scheme made, and the common rows, which no client owns.
 
     `common` rows have the split "validation" or "test". `left_out` counts the rows that a step of the scheme dropped.
-    `notes` are sentences for the user; they are not stored.
+    `notes` are sentences for the user; they are not stored. `raw` describes the clients' cells.
     """
 
     clients: Clients
@@ -189,6 +199,7 @@ class Partition:
     task: Task = "classification"
     notes: tuple[str, ...] = ()
     features: tuple[Feature, ...] = ()
+    raw: RawColumns | None = None
 
 
 @dataclass(frozen=True)

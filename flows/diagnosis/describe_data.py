@@ -15,7 +15,6 @@ from silos import data_overview
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from silos.privacy.owner_file import make_store, named_silos, policy_file
-from silos.sources.source_params import is_public
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client
 from silos.versioning import data_versions, dvc_files
@@ -127,7 +126,7 @@ def ledgers(project: Project, new: bool) -> LedgersResult:
     """
     folder, names = Path(project.ledgers.folder), [*project.silos.manifest.names]
     if new:
-        make_store(folder, other_silos=is_public(project.params.data.source))
+        make_store(folder, project.params.data)
         for name in names:
             Ledger(str(folder), name).forget()
     return {

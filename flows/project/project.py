@@ -18,6 +18,7 @@ from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError
+from silos.privacy.owned_source import find_store
 from silos.standardizer import NO_STANDARDIZATION, Standardization
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ class Project:
     @property
     def store(self) -> RunStore:
         """Return the places of what runs leave."""
-        return RunStore(self.root, self.params.data.name, self.params.tracking.uri, self.scratch)
+        name = find_store(self.root, self.params.data).name
+        return RunStore(self.root, name, self.params.tracking.uri, self.scratch)
 
     @property
     def data(self) -> ProjectData:

@@ -14,6 +14,7 @@ from silos.data_params import DataParams
 from silos.io import locks
 from silos.io.atomic_io import write_bytes
 from silos.plugin_registry import Registered
+from silos.privacy.owned_source import check_source
 from silos.sources.source_registry import content_hashes
 from silos.storage.partition_store import write
 from silos.versioning import data_versions, dvc_files
@@ -67,9 +68,11 @@ class ProjectData:
 
         Raises:
             UserError: If data/ is not what data.dvc records, or not what params describe.
+            RefusalError: If params read the source in another way than its owner's file says.
         """
         key = ("verified", self.derived, self.plugins, self.params.model_dump_json())
         if key not in self.checked.results:
+            check_source(self.root, self.params)
             self.checked.results[key] = self._in_cache() if self.derived else self._recorded()
         silos: Silos = self.checked.results[key]
         return silos

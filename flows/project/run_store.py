@@ -20,13 +20,13 @@ class RunStore:
 
     Attributes:
         root: The project's folder.
-        data_name: The name of its data; the clients of other data have other private folders.
+        store_name: The name of the store of its silos under private/; the silos of other data have other stores.
         uri: The address of MLflow's store that params name; None for the project's own.
         scratch: The folder that stores what runs leave, instead of the project's own.
     """
 
     root: Path
-    data_name: str
+    store_name: str
     uri: str | None
     scratch: Path | None = None
 
@@ -38,7 +38,7 @@ class RunStore:
     @property
     def client_folder(self) -> Path:
         """Return the folder that holds what each client keeps to itself."""
-        return (self.scratch or self.root) / "private" / self.data_name
+        return (self.scratch or self.root) / "private" / self.store_name
 
     def private(self, folder: Path) -> ClientStore:
         """Return the store of clients' private state in this run; it is outside of data/, which is versioned."""

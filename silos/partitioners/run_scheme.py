@@ -95,7 +95,8 @@ def make_clients(
     clients = replace(clients, split=split_rows(clients, split, seed))
     left_out = len(rows.y) - len(dealt.y) + int((owners.owner < 0).sum())
     all_notes = (*rows.notes, *notes, *owners.notes)
-    partition = Partition(clients, list(rows.classes), common, left_out, rows.task, all_notes, rows.features)
+    raw = None if rows.cells is None else rows.cells.columns
+    partition = Partition(clients, list(rows.classes), common, left_out, rows.task, all_notes, rows.features, raw)
     for index, step in enumerate(steps[position + 1 :], start=position + 1):
         _check_noise_units(step, rows, partition, At(seed, index, step.kind))
         partition = _CHANGES[type(step)](step, partition, At(seed, index, step.kind))
@@ -246,6 +247,7 @@ def _clients_of_owners(rows: Rows, owners: Owners, at: At) -> Clients:
         split=None if rows.split is None else split_codes(rows.split),
         missing=rows.missing,
         unit=rows.unit,
+        cells=None if rows.cells is None else rows.cells.hashes,
     )
 
 

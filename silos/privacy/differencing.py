@@ -302,8 +302,7 @@ def other_bins(before: Values | None, after: Values | None) -> list[str]:
 
 def _values_of(feature: str, values: Values) -> list[str]:
     """Return the columns that show whether values of a feature, or of "" for targets, are the same."""
-    named = [name for name in values.columns if name in (feature, WHOLE)]
-    return named if feature else [name for name in values.columns if name + IN_BINS in values.columns or name == WHOLE]
+    return [name for name in values.columns if name in (feature, WHOLE) or (not feature and not name.endswith(IN_BINS))]
 
 
 def _common(name: str, before: Values, after: Values) -> bool:

@@ -1,50 +1,73 @@
-"""What the silos of a data set may report: a policy in their own store, which no params of a run can widen.
+"""The file of the silos' owner, which says what may be asked of them; no params of a run can widen it.
 
-The store is `private/<data.name>/`. `siloflow partition` makes it with new data. A silo with data and without a store
-reports nothing until its owner makes a new one: the store may have been deleted, and with it what was reported. The
-policy sets a client's privacy budget, beyond which it refuses a report.
+It is `private/<store>/owner.yaml`. `siloflow partition` writes it with new data. A silo with data and without this file
+reports nothing until its owner makes a new one: it may have been deleted, and with it what was reported.
 """
 
 import hashlib
+import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
 from silos import param_limits
+from silos.data_params import DataParams
 from silos.errors import RefusalError, UserError, shown, some
 from silos.io.atomic_io import file_stamp, write_bytes
+from silos.param_types import Name
 from silos.privacy.differencing import LEAST_ROWS
-from silos.sources.source_params import Section
+from silos.sources.source_params import Section, is_public
 from silos.strict_yaml import NotYamlError, load
 
-POLICY = "policy.yaml"
+OWNER_FILE = "owner.yaml"
 OPENED = ".opened"
 """The folder with an empty file for each silo that has a ledger, which shows that a ledger was deleted."""
 
 MOST_BINS = 1024
 
-_DERIVED = ".partitions"  # of sweeps: each has its own ledgers, and the policy of the data that they are made from
-_TEXT = f"""\
-# What these silos may report, in all runs together. Only their owner changes this file; params.yaml cannot widen it.
+COMMANDS = ("diagnose", "evaluate", "run", "show", "stats")
+"""What silos may be asked for; `run` is all training, also that of compare, tune, advise and reproduce."""
+
+MAY_DIFFER = ("scheme", "seed", "split")
+"""The keys of `data` that no owner's file fixes unless its owner adds them: how rows are dealt and split."""
+
+_DERIVED = ".partitions"  # of sweeps: each has its own ledgers, and the file of the data that they are made from
+_TEXT = """\
+# What may be asked of these silos, in all runs together. Only their owner changes this file: params.yaml can ask for less,
+# never for more. docs/owner.md explains each key.
+{data}may_differ: []        # what whoever asks may set otherwise under data, such as [source.drop, features]
+commands: all         # or a list of diagnose, evaluate, run (all training), show, stats
+methods: all          # or a list, such as [fedavg, finetune]
+messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
+training_rows: 1      # different training rows below which a silo takes no part in training
+pictures: {pictures}       # whether `show` may print rows that are pictures
 budget: 8.0           # epsilon of all reports with noise
 delta: 1.0e-05        # at which epsilon is counted
-least_rows: {LEAST_ROWS}        # different rows that a class needs to be reported
-bins: {MOST_BINS}            # the most bins of a number
+least_rows: {least}        # different rows (patients, where rows name them) that a class needs to be reported
+bins: {bins}            # the most bins of a number
 without_noise: true   # whether exact numbers are reported
 other_bins: false     # whether rows that were counted in some bins may be counted in others, without noise
-other_silos: false    # whether rows that these silos reported may be reported by others, each with a budget of its own
-silos: {{}}             # the same keys for single silos: {{oslo: {{without_noise: false}}}}
+other_silos: {other}    # whether rows that these silos reported may be reported by others, each with a budget of its own
+silos: {{}}             # the same keys, from commands on, for single silos: {{oslo: {{without_noise: false}}}}
 """
+
+_Listed = Literal["all"] | tuple[Name, ...]
 
 
 class Policy(Section):
-    """What one silo may report. `budget` is the epsilon of all its reports with noise, at `delta`."""
+    """What one silo may be asked for, and may report. `budget` is the epsilon of all its reports with noise, at `delta`."""
 
+    commands: _Listed = "all"
+    methods: _Listed = "all"
+    messages: _Listed = "all"
+    training_rows: int = Field(default=1, ge=1, le=param_limits.TIMES)
+    pictures: bool = False
     budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     least_rows: int = Field(default=LEAST_ROWS, ge=LEAST_ROWS, le=param_limits.TIMES)
@@ -53,16 +76,40 @@ class Policy(Section):
     other_bins: bool = False
     other_silos: bool = False
 
+    def allows(self, key: Literal["commands", "methods", "messages"], name: str) -> bool:
+        """Return whether a command, method or kind of message is allowed."""
+        listed: str | tuple[str, ...] = getattr(self, key)
+        return listed == "all" or name in listed
+
 
 DEFAULT = Policy()
 
 
-def make_store(folder: Path, other_silos: bool = False) -> None:
-    """Make what a store lacks: the policy with its defaults, and the folder of opened ledgers."""
+def make_store(folder: Path, data: DataParams | None = None) -> bool:
+    """Make what a store lacks, and return whether that was the owner's file.
+
+    It fixes the source of data of one's own. Public and simulated rows are of no one who needs a budget.
+    """
     (folder / OPENED).mkdir(parents=True, exist_ok=True)
-    if not (folder / POLICY).exists():
-        text = _TEXT.replace("other_silos: false", "other_silos: true ") if other_silos else _TEXT
-        write_bytes(folder / POLICY, text.encode())
+    path = folder / OWNER_FILE
+    if path.exists():
+        return False
+    public = data is not None and is_public(data.source)
+    words = {"pictures": "true " if public else "false", "other": "true " if public else "false"}
+    text = _TEXT.format(data=_section(data), least=LEAST_ROWS, bins=MOST_BINS, **words)
+    write_bytes(path, text.encode())
+    return True
+
+
+def _section(data: DataParams | None) -> str:
+    """Return the lines of the section `data`, which name the source and declare its features."""
+    if data is None:
+        return ""
+    recipe = data.recipe()
+    lines = ["data:", "  source:", *(f"    {key}: {json.dumps(value)}" for key, value in recipe["source"].items())]
+    if recipe.get("features"):
+        lines += ["  features:", *(f"    - {json.dumps(feature)}" for feature in recipe["features"])]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def folder_name(client: str) -> str:
@@ -73,35 +120,35 @@ def folder_name(client: str) -> str:
 
 def has_store(folder: Path) -> bool:
     """Return whether a store is complete."""
-    return (folder / POLICY).is_file() and (folder / OPENED).is_dir()
+    return (folder / OWNER_FILE).is_file() and (folder / OPENED).is_dir()
 
 
 def policy_of(folder: Path, client: str) -> Policy:
     """Read the policy of a silo; RefusalError if the store is missing, UserError if the policy cannot be read."""
     if folder.parent.name == _DERIVED:
         folder = folder.parent.parent
-        if not (folder / POLICY).exists():
+        if not (folder / OWNER_FILE).exists():
             return DEFAULT
     elif not has_store(folder):
-        missing = folder / (OPENED if (folder / POLICY).is_file() else POLICY)
+        missing = folder / (OPENED if (folder / OWNER_FILE).is_file() else OWNER_FILE)
         raise RefusalError(
             f"client {client}: got no {missing}, expected the file or folder that `siloflow partition` makes, since the "
             f"record of earlier reports may have been deleted. Restore {folder} from a copy, or let the client's owner "
             "start a new record: `siloflow data ledger --new`."
         )
-    return _policies(folder / POLICY).of(client)
+    return read_owner_file(folder / OWNER_FILE).of(client)
 
 
 def policy_file(folder: Path) -> Path:
-    """Return the file that the policy of a store is read from."""
-    return (folder.parent.parent if folder.parent.name == _DERIVED else folder) / POLICY
+    """Return the owner's file of a store, or of the store that a sweep's partition belongs to."""
+    return (folder.parent.parent if folder.parent.name == _DERIVED else folder) / OWNER_FILE
 
 
 def policy_of_run(folder: Path, client: str) -> Policy:
     """Read the policy of a silo from the store that a run's private folder lies in; the defaults if there is none."""
-    stores = (store for store in (folder, *folder.parents[:_RUN_DEPTH]) if (store / POLICY).is_file())
+    stores = (store for store in (folder, *folder.parents[:_RUN_DEPTH]) if (store / OWNER_FILE).is_file())
     store = next(stores, None)
-    return DEFAULT if store is None else _policies(store / POLICY).of(client)
+    return DEFAULT if store is None else read_owner_file(store / OWNER_FILE).of(client)
 
 
 def least_rows_of(folder: Path, clients: Collection[str]) -> tuple[int, int]:
@@ -115,12 +162,12 @@ _RUN_DEPTH = 2  # private/<data.name>/<experiment>/<seed>
 
 def recorded_policy(path: Path, client: str) -> Policy:
     """Read the policy of a silo from this file; the defaults if it is missing."""
-    return _policies(path).of(client) if path.exists() else DEFAULT
+    return read_owner_file(path).of(client) if path.exists() else DEFAULT
 
 
 def named_silos(folder: Path) -> list[str]:
     """Return the silos that the policy names."""
-    return [*_policies(folder / POLICY).silos]
+    return [*read_owner_file(folder / OWNER_FILE).silos]
 
 
 def check_named_silos(folder: Path, silos: Collection[str]) -> None:
@@ -133,25 +180,43 @@ def check_named_silos(folder: Path, silos: Collection[str]) -> None:
             near = get_close_matches(name.casefold(), spelled, 1)
             hint = f"Did you mean {spelled[near[0]]}?" if near else f"The silos are {some([*silos], 5)}."
             raise UserError(
-                f"{folder / POLICY}: silos: got {shown(name)}, expected a silo of the data. {hint} Correct its name."
+                f"{folder / OWNER_FILE}: silos: got {shown(name)}, expected a silo of the data. {hint} Correct its name."
             )
 
 
 @dataclass(frozen=True)
-class _Policies:
+class OwnerFile:
+    """The content of an owner's file.
+
+    Attributes:
+        every: What holds for all silos.
+        silos: What holds for single ones.
+        data: The keys of `data` that are fixed, as written; empty if there are none.
+        may_differ: The keys under `data` that whoever asks may set otherwise.
+    """
+
     every: Policy
     silos: Mapping[str, Policy]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    may_differ: tuple[str, ...] = ()
 
     def of(self, client: str) -> Policy:
+        """Return what holds for a silo."""
         return self.silos.get(client, self.every)
 
+    @property
+    def restricts_messages(self) -> bool:
+        """Return whether a silo allows some kinds of messages only."""
+        return any(policy.messages != "all" for policy in (self.every, *self.silos.values()))
 
-def _policies(path: Path) -> _Policies:
+
+def read_owner_file(path: Path) -> OwnerFile:
+    """Read an owner's file; UserError, which names the key, if it cannot be read."""
     return _read(path, file_stamp(path))
 
 
 @lru_cache(maxsize=64)
-def _read(path: Path, _: tuple[int, ...]) -> _Policies:
+def _read(path: Path, _: tuple[int, ...]) -> OwnerFile:
     try:
         content = load(path.read_bytes())
     except NotYamlError as error:
@@ -159,17 +224,27 @@ def _read(path: Path, _: tuple[int, ...]) -> _Policies:
     if not isinstance(content, dict):  # also an empty file, such as of a full disk: defaults may allow more
         got = "nothing" if content is None else shown(content)
         raise UserError(f"{path}: got {got}, expected keys with values. {_WAY_OUT}")
+    data, may_differ = content.pop("data", None) or {}, content.pop("may_differ", None) or []
+    if not isinstance(data, dict) or not {*data} <= _FIXED:
+        raise UserError(
+            f"{path}: data: got {shown(data)}, expected a section of {', '.join(sorted(_FIXED))}. {_WAY_OUT}"
+        )
+    if not isinstance(may_differ, list) or not all(isinstance(key, str) for key in may_differ):
+        raise UserError(f"{path}: may_differ: got {shown(may_differ)}, expected a list of keys of data. {_WAY_OUT}")
     of_silos = content.pop("silos", None) or {}
     if not isinstance(of_silos, dict) or not all(isinstance(own, dict) for own in of_silos.values()):
         raise UserError(f"{path}: silos: got {shown(of_silos)}, expected a section for each silo. {_WAY_OUT}")
     every = _policy(path, "", content)
     silos = {name: _policy(path, f"silos.{name}.", {**every.model_dump(), **own}) for name, own in of_silos.items()}
-    return _Policies(every, silos)
+    return OwnerFile(every, silos, data, tuple(may_differ))
+
+
+_FIXED = {"source", "features", *MAY_DIFFER}
 
 
 def _policy(path: Path, section: str, content: Mapping[str, object]) -> Policy:
     try:
-        return Policy.model_validate(content)
+        policy = Policy.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
@@ -179,10 +254,19 @@ def _policy(path: Path, section: str, content: Mapping[str, object]) -> Policy:
             raise UserError(f"{path}: {section}{key}: got an unknown key{hint} {_WAY_OUT}") from None
         got = "nothing" if first["input"] is None else shown(repr(first["input"]))
         raise UserError(f"{path}: {section}{key}: got {got}, expected {_EXPECTED[key]}. {_WAY_OUT}") from None
+    unknown = () if policy.commands == "all" else [name for name in policy.commands if name not in COMMANDS]
+    if unknown:
+        raise UserError(f"{path}: {section}commands: got {unknown[0]}, expected {_EXPECTED['commands']}. {_WAY_OUT}")
+    return policy
 
 
 _SWITCH = "true or false"
 _EXPECTED = {
+    "commands": f"all, or a list of {', '.join(COMMANDS)}",
+    "methods": "all, or a list of methods",
+    "messages": "all, or a list of kinds of messages",
+    "training_rows": "a whole number of 1 or more",
+    "pictures": _SWITCH,
     "budget": "a number from 0 on",
     "delta": "a number between 0 and 1",
     "least_rows": f"a whole number of {LEAST_ROWS} or more",
@@ -191,4 +275,4 @@ _EXPECTED = {
     "other_bins": _SWITCH,
     "other_silos": _SWITCH,
 }
-_WAY_OUT = f"Correct {POLICY}; its silos report nothing until then."
+_WAY_OUT = f"Correct {OWNER_FILE}; its silos report nothing until then."

@@ -39,7 +39,7 @@ def check_budget(client: str, budget: float, spent: float, rho: float, unit: Uni
     raise RefusalError(
         f"client {client}: got a query that costs {unit.name} {unit.from_rho(rho):.{_DIGITS}g}, expected one within its "
         f"privacy budget of {unit.from_rho(budget):.{_DIGITS}g}{unit.also}, of which {unit.from_rho(spent):.{_DIGITS}g} is "
-        f"spent. Repeat an earlier query, {lower}or let the client's owner raise budget in its policy.yaml."
+        f"spent. Repeat an earlier query, {lower}or let the client's owner raise budget in its owner.yaml."
     )
 
 
@@ -119,7 +119,7 @@ def bins_refusal(client: str, features: Sequence[str]) -> RefusalError:
     return RefusalError(
         f"client {client}: got other bins of {first}{more} than in an earlier report of some of its rows, expected the "
         "same, since each further set of bins narrows down single values. Use the bounds, categories and diagnose.bins of "
-        "that report, add noise, or let the client's owner set other_bins: true in its policy.yaml."
+        "that report, add noise, or let the client's owner set other_bins: true in its owner.yaml."
     )
 
 

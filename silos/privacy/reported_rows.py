@@ -20,12 +20,10 @@ import numpy as np
 
 from silos.errors import RefusalError
 from silos.io.atomic_io import write_bytes
-from silos.io.locks import in_turn
 from silos.privacy.differencing import LEAST_ROWS, MOST_TOKEN, WHOLE
-from silos.privacy.owner_file import POLICY, Policy, folder_name, policy_file, recorded_policy
-from silos.privacy.secret import Secret
+from silos.privacy.owner_file import OWNER_FILE, Policy, folder_name, policy_file, recorded_policy
+from silos.privacy.secret import REGISTER, register_secret
 
-_ROWS = ".rows"  # no data set has this name
 _CHANCE = 2.0  # times the expected number of rows that coincide by chance
 
 
@@ -33,8 +31,8 @@ _CHANCE = 2.0  # times the expected number of rows that coincide by chance
 class RowRegister:
     """A silo's rows in one partition, and what silos of other partitions reported of them.
 
-    folder: the silo's store; partition: a hash of the silos of the data; x: (rows, *shape), NaN if missing; columns: the
-    names of a table's columns.
+    folder: the silo's store; partition: a hash of the silos of the data; x: the hashes of their cells (rows, columns), or of
+    data without cells the rows (rows, *shape), NaN if missing; columns: the names of a table's columns.
     """
 
     folder: str
@@ -51,7 +49,7 @@ class RowRegister:
                     partition.name == self.partition or (partition / self._file_name).exists()
                 ):
                     continue
-                policies = self._home.parent / family.name / POLICY
+                policies = self._home.parent / family.name / OWNER_FILE
                 stamps = tuple(path.stat().st_mtime_ns for path in (partition, policies) if path.exists())
                 reported = _read(partition, policies, stamps)
                 silo, rows = reported.silo_with(self._columns, self._tokens) if reported else ("", 0)
@@ -61,7 +59,7 @@ class RowRegister:
                         f"reported, such as {silo}, expected none. A row in several silos would have several budgets, "
                         "and differences between silos would reveal it. Partition the data into the earlier silos. Or, if "
                         "you own both, change `other_silos: false` to `other_silos: true` in "
-                        f"private/{family.name}/{POLICY}."
+                        f"private/{family.name}/{OWNER_FILE}."
                     )
 
     def record(self, policy: Policy) -> None:
@@ -80,7 +78,7 @@ class RowRegister:
 
     @property
     def _home(self) -> Path:
-        return policy_file(Path(self.folder)).parent.parent / _ROWS
+        return policy_file(Path(self.folder)).parent.parent / REGISTER
 
     @property
     def _data(self) -> str:
@@ -97,13 +95,7 @@ class RowRegister:
     @cached_property
     def _tokens(self) -> np.ndarray:
         """The keyed hash of each value, (rows, columns) uint32; the key is that of all silos under private/."""
-        path = self._home / "secret"
-        if not path.exists():
-            self._home.mkdir(parents=True, exist_ok=True)
-            self._home.chmod(0o700)
-            with in_turn(self._home / "lock"):
-                Secret.open(path)
-        secret = Secret.open(path)
+        secret = register_secret(self._home)
         if self.x.ndim <= 2:
             return secret.value_hashes(self.x.reshape(len(self.x), -1))
         whole = secret.row_hashes(self.x.reshape(len(self.x), -1), "")

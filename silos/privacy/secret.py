@@ -13,7 +13,11 @@ import numpy as np
 
 from silos.errors import UserError
 from silos.io.atomic_io import writing
+from silos.io.locks import in_turn
 from silos.privacy.differencing import MOST_TOKEN
+
+REGISTER = ".rows"
+"""The folder under private/ of what silos reported; no data set has this name."""
 
 _BYTES = 32
 _CHUNK = 1024  # rows that are converted to float64 together
@@ -86,8 +90,28 @@ class Secret:
             bits ^= bits >> np.uint64(31)
         return np.minimum(bits >> np.uint64(34), MOST_TOKEN).astype(np.uint32)
 
+    def cell_hashes(self, hashes: np.ndarray) -> np.ndarray:
+        """Return keyed hashes of the hashes of cells, (rows, columns) uint32 of 30 bits; an empty cell stays 0."""
+        keyed = self.value_hashes(hashes)
+        return np.where(hashes == 0, 0, np.maximum(keyed, 1)).astype(np.uint32)
+
     def _derive(self, *names: str) -> bytes:
         return hmac.new(self._key, json.dumps(names).encode(), hashlib.sha256).digest()
+
+
+def cell_secret(root: Path) -> Secret:
+    """Open the secret of a project's cells, and of the register of reported rows; it is created at the first use."""
+    return register_secret(Path(root) / "private" / REGISTER)
+
+
+def register_secret(folder: Path) -> Secret:
+    """Open the secret of a register; see `cell_secret`."""
+    if not (folder / "secret").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        with in_turn(folder / "lock"):
+            Secret.open(folder / "secret")
+    return Secret.open(folder / "secret")
 
 
 def _row_bytes(x: np.ndarray) -> Iterator[bytes]:

@@ -10,9 +10,10 @@ import numpy as np
 from silos.dataset import Clients, Partition, Rows
 from silos.errors import UserError
 from silos.plugin_registry import accepted_arguments, run_entry
+from silos.raw_cells import cells_of_arrays
 from silos.row_units import count_copies
 from silos.schema import Feature, default_features, is_table
-from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table
+from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table, is_public
 from silos.versioning.hashing import file_digest
 
 _MAX_NAMED = 3  # features that a note names at most
@@ -138,7 +139,11 @@ def load_source(source: Source | OwnSource, root: Path, seed: int, features: tup
         rows = read(
             **accepted_arguments(read, {"source": source, "root": Path(root), "seed": seed, "declared": features})
         )
-    return _note_copies(attach_features(where, cast(Rows, rows), declared), source)
+    read_rows = cast(Rows, rows)
+    if read_rows.cells is None and not is_public(source):
+        names = [feature.name for feature in read_rows.features]
+        read_rows = replace(read_rows, cells=cells_of_arrays(read_rows.x, read_rows.y, names))
+    return _note_copies(attach_features(where, read_rows, declared), source)
 
 
 def _note_copies(rows: Rows, source: Source | OwnSource) -> Rows:

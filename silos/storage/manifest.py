@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import KeysView
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from silos.dataset import SPLITS, ColumnarSequence, Role
 from silos.errors import UserError, near_names, some
+from silos.raw_cells import RawColumns
 from silos.schema import Feature, Schema, Task, default_features, is_table
 
 ROLES: tuple[Role, ...] = ("federated", "fresh", "unseen")  # the codes of the column `role`
@@ -169,7 +170,7 @@ class Manifest:
     """The contents of a folder of silos: a row has `shape` and `dtype` (uint8 or float32), with labels in `classes`.
 
     `common` counts the rows that no client owns, by split; `left_out` counts the rows that the scheme dropped.
-    Regression has no classes. `features` describes a table's columns; see `schema_of`.
+    Regression has no classes. `features` describes a table's columns; see `schema_of`. `raw` describes the stored cells.
     """
 
     name: str
@@ -182,6 +183,7 @@ class Manifest:
     left_out: int = 0
     task: Task = "classification"
     features: tuple[Feature, ...] = ()
+    raw: RawColumns | None = None
 
     def client(self, name: str) -> ClientEntry:
         """Return the entry of one client."""
@@ -253,9 +255,14 @@ def read_manifest(folder: Path, earlier: str = "") -> Manifest:
             left_out=int(content.get("left_out", 0)),
             task=content.get("task", "classification"),
             features=tuple(Feature.model_validate(feature) for feature in content.get("features", ())),
+            raw=_raw_columns(content["raw"]) if "raw" in content else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error!r}). {WAYS_BACK}") from error
+
+
+def _raw_columns(content: dict[str, Any]) -> RawColumns:
+    return RawColumns(tuple(content["names"]), tuple(map(int, content["of_feature"])), int(content["label"]))
 
 
 def to_json(manifest: Manifest) -> bytes:
@@ -279,6 +286,8 @@ def to_json(manifest: Manifest) -> bytes:
         content["task"] = manifest.task
     if manifest.features:
         content["features"] = [feature.written() for feature in manifest.features]
+    if manifest.raw:
+        content["raw"] = asdict(manifest.raw)
     return (json.dumps(content, sort_keys=True, indent=1) + "\n").encode()
 
 

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from silos.dataset import Clients, Partition, Rows
 from silos.io.atomic_io import leftovers
 from silos.param_types import file_names
 from silos.partitioners.run_scheme import make_clients
+from silos.privacy.secret import cell_secret
 from silos.sources.source_registry import load_source, range_notes
 from silos.storage.manifest import (
     COLUMNS,
@@ -36,7 +38,10 @@ def read(params: DataParams, root: Path) -> None:
 
 
 def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], None] | None = None) -> Manifest:
-    """Build the silos of `params` in `folder`, with the same bytes on any machine, and replace the folder at once.
+    """Build the silos of `params` in `folder`, and replace the folder at once.
+
+    The bytes are the same on any machine, but for the keyed hashes of cells that data of one's own have: they depend on a
+    secret under private/. So nobody who knows the other rows can confirm a guess of a row by the version's hash.
 
     If the process is killed, the old folder or the new one remains; the next call cleans up the rest.
 
@@ -62,6 +67,7 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
         left_out=partition.left_out,
         task=partition.task,
         features=partition.features,
+        raw=partition.raw,
     )
     (new / COLUMNS).write_bytes(to_bytes(manifest.clients))
     (new / MANIFEST).write_bytes(to_json(manifest))
@@ -105,6 +111,17 @@ def open_units(folder: Path, entries: Iterable[ClientEntry], split: str) -> np.n
     return np.concatenate(units) if units else None
 
 
+def open_cells(folder: Path, entries: Iterable[ClientEntry], split: str) -> np.ndarray | None:
+    """Return the keyed hashes of the cells that rows of one split were made from: (rows, columns) uint32; None without."""
+    cells = []
+    for entry in entries:
+        path = Path(folder) / entry.file
+        with reading(path, f"client {entry.name}") as file:
+            if f"{split}_cells" in file.keys():  # noqa: SIM118
+                cells.append(read_tensor(path, file, entry, split, "cells"))
+    return np.concatenate(cells) if cells else None
+
+
 def open_common_units(folder: Path, manifest: Manifest, split: str) -> np.ndarray | None:
     """Return the units of the common rows of a split as `open_units` does; None without units or such rows."""
     if not manifest.common.get(split):
@@ -131,6 +148,8 @@ _read_ahead: dict[str, Partition] = {}
 
 def _make_partition(params: DataParams, root: Path) -> Partition:
     rows = load_source(params.source, Path(root), params.seed, params.features)
+    if rows.cells is not None:
+        rows = replace(rows, cells=replace(rows.cells, hashes=cell_secret(root).cell_hashes(rows.cells.hashes)))
     return make_clients(rows, params.scheme, params.split, params.seed)
 
 

@@ -15,14 +15,15 @@ from silos.errors import UserError
 from silos.io.atomic_io import file_stamp
 from silos.storage.manifest import DIGEST, MANIFEST, WAYS_BACK, ClientEntry, ClientTable
 
-_TENSORS = ("x", "y", "missing", "unit")
+_TENSORS = ("x", "y", "missing", "unit", "cells")
 
 
 def write_shard(path: Path, clients: Clients, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
     """Write the rows of the clients from `first` to `end`; return the columns `rows` and `digest` of the table.
 
     A split's rows of one client are consecutive, in the order of the source: {split}_x, {split}_y, {split}_missing
-    (rows, features) of 0 and 1 if values may be missing, and {split}_unit (rows,) uint64 if the source has units.
+    (rows, features) of 0 and 1 if values may be missing, {split}_unit (rows,) uint64 if the source has units, and
+    {split}_cells (rows, columns) uint32 of data of one's own.
     """
     from safetensors.numpy import save
 
@@ -40,12 +41,14 @@ def write_shard(path: Path, clients: Clients, first: int, end: int) -> tuple[np.
             tensors[f"{name}_missing"] = clients.missing[span][indices].astype(np.uint8)
         if clients.unit is not None:
             tensors[f"{name}_unit"] = clients.unit[span][indices]
+        if clients.cells is not None:
+            tensors[f"{name}_cells"] = clients.cells[span][indices]
     path.write_bytes(save(tensors))  # safetensors orders tensors by type and name
     return rows, _digests(tensors, rows)
 
 
 def read_tensor(path: Path, file: Any, entry: ClientEntry, split: str, kind: str) -> np.ndarray:
-    """Read one client's x, y, missing mask or units of one split, from the file that `reading` opened."""
+    """Read one client's x, y, missing mask, units or cells of one split, from the file that `reading` opened."""
     tensor = file.get_slice(f"{split}_{kind}")
     start, count, expected = entry.start[split], entry.rows[split], entry.file_rows[split]
     rows = tensor.get_shape()[0]

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
 from silos.row_units import count_copies, number_units, unit_weights
 from silos.storage.manifest import schema_of
-from silos.storage.partition_store import open_missing, open_units
+from silos.storage.partition_store import open_cells, open_missing, open_units
 from tasks.execution.load_client_data import load_rows, number_different_rows
 from tasks.execution.prefect_tasks import step
 from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers
@@ -50,7 +51,9 @@ class LocalSummary:
     """One client's training rows: x (rows, *shape) as used in training, y (rows,), unit (rows,) uint64 or None.
 
     unit: a hash of the patient, plant or machine of each row, equal in all versions. Counts of different rows are then
-    counts of units, too. least_rows: different rows that each number stands for.
+    counts of units, too. cells: (rows, columns) uint32, the hashes of what each row was made from, described by `raw`; None
+    of public data. By these the ledger compares rows and values, whatever params made of them. least_rows: different rows
+    that each number stands for.
     """
 
     def __init__(
@@ -65,6 +68,8 @@ class LocalSummary:
         self._as_opened = x
         self.x, self.y = x.numpy().astype(np.float64), y.numpy()
         self.unit = open_units(Path(silos.folder), silos.entries(client), "train")
+        self.raw, self.cells = silos.manifest.raw, open_cells(Path(silos.folder), silos.entries(client), "train")
+        self._changes = _changed_values(silos.manifest.params)
         self._unit_column = silos.manifest.params.get("source", {}).get("unit")
         masks = [open_missing(Path(silos.folder), entry, "train") for entry in silos.entries(client)]
         if any(mask is not None for mask in masks):
@@ -78,6 +83,7 @@ class LocalSummary:
             chosen.__dict__.pop(cached, None)
         chosen._as_opened, chosen.x, chosen.y = self._as_opened[torch.from_numpy(rows)], self.x[rows], self.y[rows]
         chosen.unit = None if self.unit is None else self.unit[rows]
+        chosen.cells = None if self.cells is None else self.cells[rows]
         return chosen
 
     @cached_property
@@ -117,7 +123,7 @@ class LocalSummary:
 
         The name is used since a class's code changes when another silo brings a label that sorts before it.
         """
-        flat = self.x.reshape(len(self.x), -1)
+        flat = self._as_they_came
         if query.layout.targets or query.targets:
             return ledger.row_hashes(np.concatenate([flat, self.y[:, None]], 1), "")
         classes = query.layout.classes_of(self.y)
@@ -125,6 +131,11 @@ class LocalSummary:
         for c in np.unique(classes).tolist():
             hashes[classes == c] = ledger.row_hashes(flat[classes == c], self._name(c))
         return hashes
+
+    @property
+    def _as_they_came(self) -> np.ndarray:
+        """The cells of each row, or its values if there are none: (rows, columns)."""
+        return self.x.reshape(len(self.x), -1) if self.cells is None else self.cells
 
     def units(self, ledger: Ledger, query: Query) -> np.ndarray:
         """Hash the unit of each row, which is the row itself if rows have none: (rows,) uint64."""
@@ -148,7 +159,7 @@ class LocalSummary:
         ):
             used[:, feature] &= ~withheld[column.index]
             groups[layout.names[feature]] = dict(_groups(rows, column.index, used[:, feature], names))
-        bins = _bins(layout) if query.counts else {}
+        bins = self._bins(layout) if query.counts else {}
         return groups, self.values(ledger, query, rows, layout.names, x, used, names, column.index, bins)
 
     def values(
@@ -167,16 +178,16 @@ class LocalSummary:
 
         rows: as the method `rows` returns them.
 
-        Each column is compared by its values and, if values are counted in bins, by these. Of a picture, all columns
-        follow from all its pixels, so its hash is compared instead of their values.
+        Each column is compared by its values and, if values are counted in bins, by these. Values are those of the cells
+        that features were made from. Of a picture, all columns follow from all its pixels, so its hash is compared
+        instead of their values.
         """
         pictures = query.pictures is not None or self.x.ndim > 2
         of_picture = np.array([pictures and name != TARGET_COLUMN for name in columns])
-        kinds = [name for name, whole in zip(columns, of_picture, strict=True) if not whole]
-        tokens, reported = ledger.value_hashes(x[:, ~of_picture]), used[:, ~of_picture]
+        kinds, tokens, reported = self._values_of_cells(ledger, columns, x, used, of_picture)
         if of_picture.any():
             # 64 bits are cut to the 30 that a token has room for
-            whole = np.minimum(ledger.row_hashes(self.x.reshape(len(self.x), -1), "") >> np.uint64(34), MOST_TOKEN)
+            whole = np.minimum(ledger.row_hashes(self._as_they_came, "") >> np.uint64(34), MOST_TOKEN)
             kinds, tokens = [*kinds, WHOLE], np.column_stack([tokens, whole])
             reported = np.column_stack([reported, used[:, of_picture].any(1)])
         if bins and not pictures:
@@ -197,6 +208,42 @@ class LocalSummary:
             "" if self.unit is None else str(self._unit_column),
         )
 
+    def _values_of_cells(
+        self, ledger: Ledger, columns: Sequence[str], x: np.ndarray, used: np.ndarray, of_picture: np.ndarray
+    ) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """Return the names, tokens (rows, names) and use of the columns that x was made from, but for pictures.
+
+        A column is used where a feature that was made from it is.
+        """
+        at = np.flatnonzero(~of_picture).tolist()
+        if self.raw is None or self.cells is None:
+            return [columns[index] for index in at], ledger.value_hashes(x[:, at]), used[:, at]
+        feature = {name: index for index, name in enumerate(columns)}
+        of_column: dict[int, list[int]] = {}
+        for index in at:
+            is_target = columns[index] == TARGET_COLUMN
+            column = self.raw.label if is_target else self.raw.of_feature[feature[columns[index]]]
+            of_column.setdefault(column, []).append(index)
+        raw = sorted(of_column)
+        names = [self.raw.names[column] for column in raw]
+        reported = [used[:, of_column[column]].any(1) for column in raw]
+        return names, ledger.value_hashes(self.cells[:, raw]), np.stack(reported, 1) if raw else used[:, :0]
+
+    def _bins(self, layout: Layout) -> dict[str, str]:
+        """Return what identifies the bins of each column, and under "" the groups of targets, if there are any.
+
+        A column that was made into a feature for each value is in other bins than as a number. What steps of the scheme
+        add to values moves them to other bins, too.
+        """
+        parts = zip(layout.names, layout.categories, layout.low.tolist(), layout.high.tolist(), strict=True)
+        bins = {name: json.dumps(values or [layout.bins, low, high]) for name, values, low, high in parts}
+        if self.raw is not None and self.raw.of_feature:
+            names = [self.raw.names[column] for column in self.raw.of_feature]
+            own = {raw: bins[name] for name, raw in zip(layout.names, names, strict=False) if name == raw}
+            bins = {raw: own.get(raw, "a feature for each value") for raw in names}
+        bins = {name: f"{text}{self._changes}" for name, text in bins.items()}
+        return bins | ({"": json.dumps(layout.targets)} if layout.targets else {})
+
     def _name(self, class_index: int) -> str:
         """Return the name of a class, or the index of a group of targets."""
         return self._names[class_index] if self._names else str(class_index)
@@ -206,19 +253,25 @@ TARGET_COLUMN = "the target"
 """The name of the column of a regression's target."""
 
 
-def _bins(layout: Layout) -> dict[str, str]:
-    """Return what identifies the bins of each feature, and under "" the groups of targets, if there are any."""
-    parts = zip(layout.names, layout.categories, layout.low.tolist(), layout.high.tolist(), strict=True)
-    bins = {name: json.dumps(values or [layout.bins, low, high]) for name, values, low, high in parts}
-    return bins | ({"": json.dumps(layout.targets)} if layout.targets else {})
+_VALUE_STEPS = ("noise",)  # of data.scheme, which change numbers; others turn or permute pictures, or change labels
+
+
+def _changed_values(params: Mapping[str, Any]) -> str:
+    """Return what identifies the steps of a scheme that change the values of tables; "" if none does."""
+    steps = [step for step in params.get("scheme", ()) if step.get("kind") in _VALUE_STEPS]
+    return f" {json.dumps([params.get('seed'), steps])}" if steps else ""
 
 
 def open_ledger(silos: Silos, private: ClientStore, client: str, x: Tensor, y: Tensor) -> tuple[Ledger, LocalSummary]:
     """Open a client's ledger, and summarise its training rows x (rows, *shape), y (rows,); errors as of `Ledger.of`."""
     local = LocalSummary(silos, client, x, y)
     partition = hashlib.sha256(json.dumps(sorted(silos.hashes.items())).encode()).hexdigest()[:32]
-    columns = [feature.name for feature in schema_of(silos.manifest).features]
-    ledger = Ledger.of(private.folder, client, RowRegister(private.folder, client, partition, local.x, columns))
+    if local.raw is not None and local.cells is not None:
+        rows = RowRegister(private.folder, client, partition, local.cells, local.raw.names)
+    else:
+        columns = [feature.name for feature in schema_of(silos.manifest).features]
+        rows = RowRegister(private.folder, client, partition, local.x, columns)
+    ledger = Ledger.of(private.folder, client, rows)
     local.least_rows = ledger.policy.least_rows
     return ledger, local
 

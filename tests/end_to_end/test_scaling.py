@@ -139,7 +139,7 @@ def test_a_version_of_a_few_rows_less_is_scaled_as_the_one_before_and_says_so(
 ) -> None:
     folder, ran = wine.copy(tmp_path / "versions", server), []
     asked = typed(**SCALED, **{"data.split.validation": 0, "data.name": "near"})
-    policy = folder.path / "private" / "wine" / "policy.yaml"  # of the silos that have reported these rows
+    policy = folder.path / "private" / "wine" / "owner.yaml"  # of the silos that have reported these rows
     policy.write_text(policy.read_text().replace("other_silos: false", "other_silos: true "))
     with np.load(folder.path / "wine.npz") as held:
         arrays = {**held, "split": np.where(np.arange(178) % 4, "train", "test")}

@@ -22,9 +22,7 @@ def test_data_of_ones_own_after_public_ones_are_said_to_have_the_policy_of_these
     raw["data"] |= {"source": {"kind": "npz", "path": "own.npz"}, "scheme": [{"kind": "column", "column": "client"}]}
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     (note,) = make(Project.open(root=project))["notes"]
-    assert note.startswith(
-        "private/digits/policy.yaml: got other_silos: true, as for the source digits, expected false"
-    )
+    assert note.startswith("private/digits/owner.yaml: got other_silos: true, as for the source digits, expected false")
     assert make(Project.open(root=project))["notes"] == []
 
 
@@ -42,7 +40,7 @@ def test_the_policy_that_an_owner_set_for_own_data_is_not_doubted(project: Path)
         (project / "params.yaml").write_text(yaml.safe_dump(raw))
         notes = make(Project.open(root=project))["notes"]
         assert not [note for note in notes if "other_silos" in note]
-        policy = project / "private" / "own" / "policy.yaml"
+        policy = project / "private" / "own" / "owner.yaml"
         policy.write_text(policy.read_text().replace("other_silos: false", "other_silos: true "))
 
 

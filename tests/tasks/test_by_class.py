@@ -6,7 +6,7 @@ import pytest
 from flows.training.paired_runs import count_correct_by_class, predictions_by_class
 from silos.client_store import ClientStore
 from silos.cohort import open_common
-from silos.privacy.owner_file import POLICY
+from silos.privacy.owner_file import OWNER_FILE
 from tasks.evaluate import OUTCOMES
 from tasks.execution.task_runner import PlainRunner
 
@@ -77,7 +77,7 @@ def test_a_stricter_policy_holds_for_each_class_of_the_client(least, counted, wr
     refs = store.save(
         OUTCOMES, ["a", "b"], {"correct": np.ones((2, 52), np.uint8), "predicted": np.zeros((2, 52), np.int32)}
     )
-    (tmp_path / "own" / POLICY).write_text(f"silos: {{b: {{least_rows: {least}}}}}\n")
+    (tmp_path / "own" / OWNER_FILE).write_text(f"silos: {{b: {{least_rows: {least}}}}}\n")
     rows = np.bincount(labels) + np.bincount(labels[np.isin(labels, counted)], minlength=3)
     assert count_correct_by_class(PlainRunner(), silos, (store, refs)) == {str(c): [n, n] for c, n in enumerate(rows)}
     assert predictions_by_class(PlainRunner(), silos, [[(store, refs)]])[0, :, 0].tolist() == rows.tolist()
@@ -90,7 +90,7 @@ def test_common_rows_count_once_for_every_client_also_in_small_classes_since_no_
     silos = write_silos({"a": 2, "b": 2}, validation=0, test=6, common=["test"])
     store = ClientStore(str(tmp_path / "own"))
     (tmp_path / "own").mkdir()
-    (tmp_path / "own" / POLICY).write_text(f"least_rows: {least}\n")
+    (tmp_path / "own" / OWNER_FILE).write_text(f"least_rows: {least}\n")
     right = np.random.default_rng(0).integers(0, 2, (2, 12)).astype(np.uint8)
     refs = store.save(OUTCOMES, ["a", "b"], {"correct": right})
     labels = open_common(silos, "test")[1]

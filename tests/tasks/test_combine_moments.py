@@ -12,7 +12,7 @@ from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack, open_stack
 from silos.data_params import DataParams
-from silos.privacy.owner_file import POLICY, make_store
+from silos.privacy.owner_file import OWNER_FILE, make_store
 from silos.standardizer import Standardization, Standardizer
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks.client_stats import report_stats
@@ -224,7 +224,7 @@ def test_a_client_says_nothing_of_fewer_rows_than_its_owner_allows(make_problem,
     setup = make_problem({"a": 20, "b": 20}, silos=far)
     round = make_round(setup, private=ClientStore(str(tmp_path / "private" / "own" / "sweep" / "seed0")))
     make_store(tmp_path / "private" / "own")
-    for path in (Path(round.private.folder) / POLICY, tmp_path / "private" / "own" / POLICY):
+    for path in (Path(round.private.folder) / OWNER_FILE, tmp_path / "private" / "own" / OWNER_FILE):
         path.write_text("silos: {b: {least_rows: 21}}\n")
         (report,) = round.map_clients(check_scale, Model(setup.network, {}, clients=setup.silos.clients))
         assert report.inputs.tolist() == [True, False]

@@ -10,10 +10,13 @@ from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from silos.dataset import Rows
 from silos.errors import UserError, shown, some
 from silos.io.memory_and_disk import must_fit
+from silos.raw_cells import RawCells, RawColumns, hash_texts
 from silos.row_units import hash_units
 from silos.schema import MAX_TEXT_LENGTH, Feature, describe_duplicate, find_invalid_name
 from silos.sources.source_checks import split_names
@@ -31,7 +34,7 @@ from silos.sources.tabular.column_rules import (
     rows_to_keep,
 )
 from silos.sources.tabular.ingest_report import ingest_notes
-from silos.sources.tabular.table_reader import TableSample, sample_table
+from silos.sources.tabular.table_reader import RawTable, TableSample, raw_table
 
 _FEW = 20  # classes that a table of any size may have
 
@@ -106,7 +109,8 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
     `declared` is what params declare of single features, by name.
     """
     conventions = Conventions(source.decimal, source.censored, source.na_values)
-    sample = sample_table(Path(root) / source.path, source.path, conventions)
+    raw = raw_table(Path(root) / source.path, source.path)
+    sample = raw.sample(conventions)
     _check_columns_exist(sample, source)
     excluded = {*source.roles.values(), *source.drop}
     columns = [column for column in sample.columns if column.name not in excluded]
@@ -133,7 +137,7 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
     # before features are built, so that a category of dropped rows alone gets no column
     columns = [column.take(keep) for column in columns]
     roles = {role: column.take(keep) for role, column in roles.items()}
-    x, features = build_features(sample, columns, rules, declared)
+    x, features, widths = build_features(sample, columns, rules, declared)
     label = roles["label"]
     classes, y = ([], label.per_row().astype(np.float32)) if regression else class_codes(sample.name, label)
     rows = Rows(
@@ -146,8 +150,35 @@ def table(source: Table, root: Path, declared: tuple[Feature, ...] = ()) -> Rows
         task=source.task,
         features=features,
         unit=hash_units(_texts(roles["unit"])) if "unit" in roles else None,
+        cells=_cells(raw, source, {column.name for column in row_numbers}, columns, widths).take(keep),
     )
     return replace(rows, notes=ingest_notes(sample, source, columns, label, rules, row_numbers, ~keep, lost, rows))
+
+
+def _cells(
+    raw: RawTable, source: Table, row_numbers: set[str], columns: Sequence[Column], widths: Sequence[int]
+) -> RawCells:
+    """Return the cells of all rows of the file, of every column but those that say where a row belongs.
+
+    Row numbers are left out: one row less changes all that follow.
+    """
+    places = {source.client, source.domain, source.split, source.unit, *row_numbers}
+    named = [(name, values) for name, values in raw.columns if name not in places]
+    hashes = np.empty((raw.columns[0][1].length(), len(named)), np.uint32)
+    for index, (_, values) in enumerate(named):
+        hashes[:, index] = _hash_cells(values)
+    names = tuple(name for name, _ in named)
+    of_feature = tuple(names.index(c.name) for c, width in zip(columns, widths, strict=True) for _ in range(width))
+    return RawCells(hashes, RawColumns(names, of_feature, names.index(source.label)))
+
+
+def _hash_cells(values: pa.ChunkedArray) -> np.ndarray:
+    """Return the hash of each value of a column: (rows,) uint32."""
+    try:
+        encoded = pc.dictionary_encode(values, null_encoding="encode").combine_chunks()
+    except pa.ArrowNotImplementedError:  # a rare type, such as half floats
+        return hash_texts(values.to_pylist())
+    return hash_texts(encoded.dictionary.to_pylist())[encoded.indices.to_numpy()]
 
 
 def _check_columns_exist(sample: TableSample, source: Table) -> None:
@@ -190,8 +221,8 @@ def _texts(column: Column) -> np.ndarray:
 
 def build_features(
     sample: TableSample, columns: Sequence[Column], rules: Sequence[Rule], declared: Sequence[Feature]
-) -> tuple[np.ndarray, tuple[Feature, ...]]:
-    """Return the rows, (rows, features) float32 with NaN for allowed missing values, and their features."""
+) -> tuple[np.ndarray, tuple[Feature, ...], list[int]]:
+    """Return the rows, (rows, features) float32 with NaN for missing values, their features, and each column's number."""
     feature_lists = [
         (column, rule, _features(sample, column, rule)) for column, rule in zip(columns, rules, strict=True)
     ]
@@ -208,7 +239,7 @@ def build_features(
     for column, _, of_column in feature_lists:
         _write_features(x[:, start : start + len(of_column)], column)
         start += len(of_column)
-    return x, _with_declared(sample, columns, features, declared)
+    return x, _with_declared(sample, columns, features, declared), [len(each) for _, _, each in feature_lists]
 
 
 def sort_texts(texts: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from flows.diagnosis.query_clients import Bounds
 from flows.partition import make
 from silos.client_store import ClientStore
 from silos.errors import UserError
-from silos.privacy.owner_file import POLICY
+from silos.privacy.owner_file import OWNER_FILE
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json
 
@@ -145,7 +145,7 @@ def test_a_spent_budget_is_not_raised_by_params(ask):
 
 def test_a_silo_that_reports_with_noise_only_is_not_asked_without_it(ask):
     ask(rows(0), "diagnose.noise={epsilon: 1}")
-    policy = ask.folder / "private" / "own" / POLICY
+    policy = ask.folder / "private" / "own" / OWNER_FILE
     policy.write_text(policy.read_text().replace("silos: {}", "silos: {a: {without_noise: false, budget: 2.0}}"))
     assert "client a: got a query without noise" in ask.again()["refused"]["a"]
     refused = ask.again("diagnose.noise={epsilon: 2, delta: 1.0e-6}")["refused"]["a"]
@@ -158,7 +158,7 @@ def test_a_silo_that_reports_with_noise_only_is_not_asked_without_it(ask):
 )
 def test_a_policy_that_says_nothing_or_nonsense_permits_nothing(content, ask):
     ask(rows(0), "diagnose.noise={epsilon: 1}")
-    policy = ask.folder / "private" / "own" / POLICY
+    policy = ask.folder / "private" / "own" / OWNER_FILE
     policy.write_text(content)
     with pytest.raises(UserError, match=r"policy\.yaml: .*got .*Correct policy\.yaml; its silos report nothing"):
         ask.again()
@@ -180,7 +180,7 @@ def test_a_policy_that_says_nothing_or_nonsense_permits_nothing(content, ask):
 )
 def test_a_fault_in_a_policy_is_named_with_its_key_and_what_is_expected(line, fault, ask):
     ask(rows(0))
-    policy = ask.folder / "private" / "own" / POLICY
+    policy = ask.folder / "private" / "own" / OWNER_FILE
     policy.write_text(f"{line}\n")
     with pytest.raises(UserError) as raised:
         ask.again("diagnose.bins=16")
@@ -190,7 +190,7 @@ def test_a_fault_in_a_policy_is_named_with_its_key_and_what_is_expected(line, fa
 @pytest.mark.slow
 def test_a_policy_may_name_a_silo_that_left(ask):
     ask(rows(0))
-    policy = ask.folder / "private" / "own" / POLICY
+    policy = ask.folder / "private" / "own" / OWNER_FILE
     policy.write_text("silos: {b: {budget: 1.0}}\n")
     ask.write({"a": rows(0), "c": rows(12)}, features=BOUNDED)
     assert ask.again()["refused"] == {}
@@ -201,14 +201,14 @@ def test_more_bins_than_a_silo_has_rows_or_its_owner_allows(ask):
     assert "diagnose.bins: got 1024, expected 100 or less: the client has 100 training rows" in ask(
         few, "diagnose.bins=1024"
     )
-    policy = ask.folder / "private" / "own" / POLICY
+    policy = ask.folder / "private" / "own" / OWNER_FILE
     policy.write_text(policy.read_text().replace("bins: 1024", "bins: 16"))
     with pytest.raises(UserError, match=r"diagnose\.bins: got 32, expected 16 or less, as .*policy\.yaml says"):
         ask.again()
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("gone", ["private", "private/own/.ledgers", "private/own/policy.yaml", "private/own/.opened"])
+@pytest.mark.parametrize("gone", ["private", "private/own/.ledgers", "private/own/owner.yaml", "private/own/.opened"])
 def test_what_silos_keep_is_deleted_to_ask_again(gone, ask):
     """Each time with new noise and a full budget: the mean of thirty answers is the truth."""
     mine = rows(0)
@@ -227,12 +227,12 @@ def test_partition_makes_a_store_with_new_data_and_none_over_data_that_lost_it(a
     shutil.rmtree(private)
     project = ask.project()
     assert any("was made here before" in note for note in make(project)["notes"])
-    assert not (private / "own" / POLICY).exists()
+    assert not (private / "own" / OWNER_FILE).exists()
     shutil.rmtree(ask.folder / "data")
     assert any("was made here before" in note for note in make(project)["notes"]), "DVC's cache has them"
     made = make(ask.project("data.name=other"))
     assert not any("made here before" in note for note in made["notes"])
-    assert (private / "other" / POLICY).exists()
+    assert (private / "other" / OWNER_FILE).exists()
 
 
 @pytest.mark.slow
@@ -327,7 +327,7 @@ def deal(world):
         except UserError as error:
             return str(error)
 
-    dealt.policy = here.folder / "private" / "own" / POLICY
+    dealt.policy = here.folder / "private" / "own" / OWNER_FILE
     return dealt
 
 

@@ -242,7 +242,7 @@ def answers(private):
     return {path.name for path in private.rglob("*.safetensors")}
 
 
-KEPT = ("secret", "lock", "policy.yaml")
+KEPT = ("secret", "lock", "owner.yaml")
 
 
 def forget(private):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import run_diagnosis
-from silos.privacy.owner_file import POLICY
+from silos.privacy.owner_file import OWNER_FILE
 from tasks.execution.task_runner import PlainRunner
 
 
@@ -147,7 +147,7 @@ def test_a_class_below_a_silos_own_least_rows_is_listed_with_that_number(world):
         y[:] = np.arange(300) < 25
     own = world()
     own.write(silos)
-    (own.folder / "private" / "own" / POLICY).write_text("silos: {b: {least_rows: 30}, c: {least_rows: 40}}\n")
+    (own.folder / "private" / "own" / OWNER_FILE).write_text("silos: {b: {least_rows: 30}, c: {least_rows: 40}}\n")
     found = run_diagnosis(own.open(), PlainRunner())[1]
     assert [(entry["why"], entry["silos"]) for entry in entries(found, "class")] == [
         ("fewer than 30 to 40 different rows", ["b", "c"])

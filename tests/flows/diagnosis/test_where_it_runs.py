@@ -67,7 +67,7 @@ def text(found):
     return json.dumps(found, sort_keys=True)
 
 
-KEPT = ("secret", "lock", "policy.yaml")
+KEPT = ("secret", "lock", "owner.yaml")
 
 
 def forget(private: Path) -> None:

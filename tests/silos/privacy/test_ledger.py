@@ -81,7 +81,7 @@ def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_versio
         ledger.answer("v2", "counts", never, rho=0.3, budget=0.5)
     assert str(refused.value) == (
         "client oslo: got a query that costs rho 0.3, expected one within its privacy budget of 0.5, of which 0.3 is spent. "
-        "Repeat an earlier query, lower rho to 0.2 or less, or let the client's owner raise budget in its policy.yaml."
+        "Repeat an earlier query, lower rho to 0.2 or less, or let the client's owner raise budget in its owner.yaml."
     )
     ledger.answer("v2", "counts", noisy, rho=0.2, budget=0.5)
     ledger.answer("v3", "means", plain, budget=0.5, groups=told(ledger, *range(30)))

@@ -6,7 +6,7 @@ from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import (
     DEFAULT,
     OPENED,
-    POLICY,
+    OWNER_FILE,
     Policy,
     check_named_silos,
     folder_name,
@@ -24,7 +24,7 @@ TEXT = "budget: 2.0\nleast_rows: 30\nwithout_noise: false\nsilos: {oslo: {budget
 @pytest.fixture
 def store(tmp_path):
     make_store(tmp_path / "visits")
-    (tmp_path / "visits" / POLICY).write_text(TEXT)
+    (tmp_path / "visits" / OWNER_FILE).write_text(TEXT)
     return tmp_path / "visits"
 
 
@@ -39,7 +39,7 @@ EXPECTED = {
 @pytest.mark.parametrize("place", ["", ".partitions/0123"])
 def test_a_silos_section_keeps_the_general_keys_also_for_partitions_of_a_sweep(store, client, place):
     assert policy_of(store / place, client) == EXPECTED[client]
-    assert policy_file(store / place) == store / POLICY
+    assert policy_file(store / place) == store / OWNER_FILE
 
 
 @pytest.mark.parametrize("place", ["", "paper", "paper/0"])

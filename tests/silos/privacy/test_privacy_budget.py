@@ -35,7 +35,7 @@ def test_amounts_are_said_as_people_set_them():
     assert str(refused.value) == (
         "client oslo: got a query that costs epsilon 4, expected one within its privacy budget of 8 at delta 1e-05, of "
         "which 7 is spent. Repeat an earlier query, lower epsilon to 3.417 or less, or let the client's owner raise budget "
-        "in its policy.yaml."
+        "in its owner.yaml."
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from silos.errors import RefusalError
 from silos.privacy.differencing import EVERY
 from silos.privacy.ledger import Ledger
-from silos.privacy.owner_file import POLICY, make_store
+from silos.privacy.owner_file import OWNER_FILE, make_store
 from silos.privacy.report_rules import Kind
 from silos.privacy.reported_rows import RowRegister
 
@@ -71,7 +71,7 @@ def test_a_silo_may_report_its_rows_in_another_partition_if_it_was_one_of_the_re
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_policy_that_leaves_rows_to_others_records_none(store, way):
-    policy = store / POLICY
+    policy = store / OWNER_FILE
     policy.write_text(policy.read_text().replace("other_silos: false", "other_silos: true "))
     way(ledger(store, "oslo", "first"))
     assert not [*store.parent.rglob(".rows/*/*/*.safetensors")]
@@ -136,7 +136,7 @@ def test_what_silos_report_later_and_what_their_policy_allows_later_counts_at_on
     answer(ledger(store, "bergen", "first", later))
     with pytest.raises(RefusalError, match="reported, such as bergen"):
         answer(ledger(store, "lyon", "third", later))
-    policy = store / POLICY
+    policy = store / OWNER_FILE
     policy.write_text(policy.read_text().replace("silos: {}", "silos: {bergen: {other_silos: true}}"))
     answer(ledger(store, "lyon", "third", later))
     with pytest.raises(RefusalError, match="reported, such as oslo"):

@@ -15,7 +15,7 @@ from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack
 from silos.data_params import DataParams
-from silos.privacy.owner_file import POLICY
+from silos.privacy.owner_file import OWNER_FILE
 from silos.storage.partition_store import write
 from tasks.evaluate import ensemble_check, evaluate
 from tasks.execution.load_client_data import load_rows, load_weights, may_report
@@ -119,7 +119,7 @@ def test_what_stands_for_fewer_rows_than_a_silos_own_policy_requires_does_not_le
     matched = Model(GradientMatching(setup.network, 0.1), model.shared, clients=clients)
     for least, reporting in ((20, clients), (21, clients[:1])):
         Path(round.private.folder).mkdir(parents=True, exist_ok=True)
-        (Path(round.private.folder) / POLICY).write_text(f"silos: {{b: {{least_rows: {least}}}}}\n")
+        (Path(round.private.folder) / OWNER_FILE).write_text(f"silos: {{b: {{least_rows: {least}}}}}\n")
         (gradients,) = round.map_clients(head_gradient, matched, training=setup.training)
         (update,) = round.train(local_train, model)
         found = {

@@ -1,0 +1,126 @@
+"""Find the store of the silos that params ask for, and check that params read their rows as the owner's file says.
+
+A store belongs to a source and not to a name: the same file under another `data.name` has the same owner's file, ledgers
+and budget.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from silos.data_params import DataParams
+from silos.errors import RefusalError, UserError, shown
+from silos.privacy.owner_file import OPENED, OWNER_FILE, OwnerFile, make_store, read_owner_file
+from silos.sources.source_params import PUBLIC_KINDS, is_public
+
+
+def find_store(root: Path, data: DataParams) -> Path:
+    """Return the store of these data's silos: the one whose owner's file names their source, or else that of `data.name`.
+
+    UserError if an owner's file cannot be read.
+    """
+    own = root / "private" / data.name
+    if is_public(data.source):
+        return own
+    files = [own / OWNER_FILE, *sorted(own.parent.glob(f"[!.]*/{OWNER_FILE}"))]
+    named = (file.parent for file in files if file.is_file() and _names(read_owner_file(file), data, root))
+    return next(named, own)
+
+
+def prepare_store(root: Path, data: DataParams) -> Path | None:
+    """Make the store of new data; return its owner's file if it was written.
+
+    A store of public data has nothing to protect, so own data under the same name get a file of their own.
+    """
+    store = find_store(root, data)
+    file = store / OWNER_FILE
+    if file.exists() and not is_public(data.source) and _kind(read_owner_file(file)) in PUBLIC_KINDS:
+        file.unlink()
+    return file if make_store(store, data) else None
+
+
+def check_source(root: Path, data: DataParams) -> None:
+    """Raise RefusalError if params set a key that the owner's file fixes; nothing is fixed without such a file."""
+    store = find_store(root, data)
+    path = store / OWNER_FILE
+    if not path.exists():
+        return
+    owner = read_owner_file(path)
+    where, kind = path.relative_to(root), _kind(owner)
+    if kind is None:
+        return
+    if kind != data.source.kind or (kind not in PUBLIC_KINDS and not _names(owner, data, root)):
+        if kind in PUBLIC_KINDS and is_public(data.source):
+            return
+        theirs, mine = owner.data["source"].get("path", kind), getattr(data.source, "path", data.source.kind)
+        raise RefusalError(
+            f"params.yaml: data.name: got {data.name}, whose store {where.parent} belongs to the source {theirs}, expected "
+            f"another name for {mine}. Choose another data.name, or let the owner correct data.source in {where}."
+        )
+    for key, got, expected in _differences(owner, data, root, path):
+        if key not in owner.may_differ and key.partition(".")[0] not in owner.may_differ:
+            raise RefusalError(
+                f"params.yaml: data.{key}: got {shown(got)}, expected {shown(expected)}, as the silos' owner has set in "
+                f"{where}. Set it so, or let the owner add {key} to may_differ there.{_way_back(store)}"
+            )
+
+
+def reported_nothing(store: Path) -> bool:
+    """Return whether the folder of opened ledgers shows that none was opened; without it, they may have been deleted."""
+    return (store / OPENED).is_dir() and not any((store / OPENED).iterdir())
+
+
+def _way_back(store: Path) -> str:
+    if not reported_nothing(store):
+        return ""
+    return " Nothing was reported of them yet, so the owner may also delete that file: `siloflow partition` writes it again."
+
+
+def _kind(owner: OwnerFile) -> str | None:
+    source = owner.data.get("source")
+    return source.get("kind") if isinstance(source, dict) else None
+
+
+def _names(owner: OwnerFile, data: DataParams, root: Path) -> bool:
+    """Return whether an owner's file is of this source: of the same file or folder, or the same source of a plugin."""
+    if _kind(owner) != data.source.kind:
+        return False
+    mine, theirs = getattr(data.source, "path", None), owner.data["source"].get("path")
+    if mine is None or theirs is None:
+        return mine is theirs
+    return (root / str(mine)).resolve() == (root / str(theirs)).resolve()
+
+
+def _differences(owner: OwnerFile, data: DataParams, root: Path, path: Path) -> list[tuple[str, object, object]]:
+    """Return the keys under `data` that differ from what the owner has fixed, with both values."""
+    try:
+        fixed = type(data).model_validate({**data.model_dump(mode="json"), **owner.data}).in_full()
+    except (ValidationError, UserError) as error:
+        raise UserError(f"{path}: data: got a section that cannot be read ({_first(error)}). Correct it.") from None
+    got = data.in_full()
+    if "path" in fixed["source"]:
+        fixed["source"]["path"] = got["source"][
+            "path"
+        ]  # `_names` has compared them, also if they are spelled otherwise
+    if "features" not in owner.data:
+        fixed["features"] = []
+    return [*_compare("", got, fixed)]
+
+
+def _compare(prefix: str, got: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[tuple[str, object, object]]:
+    found: list[tuple[str, object, object]] = []
+    for key in [*fixed, *(key for key in got if key not in fixed)]:
+        mine, theirs = got.get(key), fixed.get(key)
+        if mine == theirs or (not mine and not theirs):
+            continue
+        if prefix == "" and key == "source" and isinstance(mine, dict) and isinstance(theirs, dict):
+            found += _compare("source.", mine, theirs)
+        else:
+            found.append((f"{prefix}{key}", mine, theirs))
+    return found
+
+
+def _first(error: ValidationError | UserError) -> str:
+    return str(error.errors()[0]["msg"]) if isinstance(error, ValidationError) else str(error)
