@@ -58,6 +58,7 @@ def check_source(root: Path, data: DataParams) -> None:
         raise RefusalError(
             f"params.yaml: data.name: got {data.name}, whose store {where.parent} belongs to the source {theirs}, expected "
             f"another name for {mine}. Choose another data.name, or let the owner correct data.source in {where}."
+            f"{_way_back(store)}"
         )
     for key, got, expected in _differences(owner, data, root, path):
         if key not in owner.may_differ and key.partition(".")[0] not in owner.may_differ:

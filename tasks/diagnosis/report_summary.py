@@ -53,7 +53,7 @@ class LocalSummary:
     unit: a hash of the patient, plant or machine of each row, equal in all versions. Counts of different rows are then
     counts of units, too. cells: (rows, columns) uint32, the hashes of what each row was made from, described by `raw`; None
     of public data. By these the ledger compares rows and values, whatever params made of them. least_rows: different rows
-    that each number stands for.
+    that each number stands for. partition: a hash of the rows of all silos.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class LocalSummary:
         self._as_opened = x
         self.x, self.y = x.numpy().astype(np.float64), y.numpy()
         self.unit = open_units(Path(silos.folder), silos.entries(client), "train")
+        self.partition = hashlib.sha256(json.dumps(sorted(silos.hashes.items())).encode()).hexdigest()[:32]
         self.raw, self.cells = silos.manifest.raw, open_cells(Path(silos.folder), silos.entries(client), "train")
         self._changes = _changed_values(silos.manifest.params)
         self._unit_column = silos.manifest.params.get("source", {}).get("unit")
@@ -192,7 +193,9 @@ class LocalSummary:
             reported = np.column_stack([reported, used[:, of_picture].any(1)])
         if bins and not pictures:
             tokens = np.concatenate([tokens, query.layout.cells_of(x)], 1)
-            kinds, reported = [*kinds, *(f"{name}{IN_BINS}" for name in columns)], np.concatenate([reported, used], 1)
+            parts = zip(columns, self._columns_of(columns), strict=True)
+            names_of_bins = [f"{name if _is_of_value(name, column) else column}{IN_BINS}" for name, column in parts]
+            kinds, reported = [*kinds, *names_of_bins], np.concatenate([reported, used], 1)
         present = np.unique(group[np.flatnonzero(used.any(1))])
         at = np.searchsorted(present, group)
         inside = np.isin(group, present)
@@ -229,6 +232,12 @@ class LocalSummary:
         reported = [used[:, of_column[column]].any(1) for column in raw]
         return names, ledger.value_hashes(self.cells[:, raw]), np.stack(reported, 1) if raw else used[:, :0]
 
+    def _columns_of(self, features: Sequence[str]) -> list[str]:
+        """Return the name of the column that each of the first features was made from; without cells its own name."""
+        of_feature = () if self.raw is None else self.raw.of_feature
+        names = [self.raw.names[column] for column in of_feature[: len(features)]] if self.raw is not None else []
+        return [*names, *features[len(names) :]]
+
     def _bins(self, layout: Layout) -> dict[str, str]:
         """Return what identifies the bins of each column, and under "" the groups of targets, if there are any.
 
@@ -238,9 +247,11 @@ class LocalSummary:
         parts = zip(layout.names, layout.categories, layout.low.tolist(), layout.high.tolist(), strict=True)
         bins = {name: json.dumps(values or [layout.bins, low, high]) for name, values, low, high in parts}
         if self.raw is not None and self.raw.of_feature:
-            names = [self.raw.names[column] for column in self.raw.of_feature]
-            own = {raw: bins[name] for name, raw in zip(layout.names, names, strict=False) if name == raw}
-            bins = {raw: own.get(raw, "a feature for each value") for raw in names}
+            columns = zip(layout.names, self._columns_of(layout.names), strict=True)
+            bins = {
+                column: "a feature for each value" if _is_of_value(name, column) else bins[name]
+                for name, column in columns
+            }
         bins = {name: f"{text}{self._changes}" for name, text in bins.items()}
         return bins | ({"": json.dumps(layout.targets)} if layout.targets else {})
 
@@ -251,6 +262,11 @@ class LocalSummary:
 
 TARGET_COLUMN = "the target"
 """The name of the column of a regression's target."""
+
+
+def _is_of_value(feature: str, column: str) -> bool:
+    """Return whether a feature is one of those that a column of texts has for each of its values."""
+    return feature.startswith(f"{column}=") or feature == f"{column} is missing"
 
 
 _VALUE_STEPS = ("noise",)  # of data.scheme, which change numbers; others turn or permute pictures, or change labels
@@ -265,7 +281,7 @@ def _changed_values(params: Mapping[str, Any]) -> str:
 def open_ledger(silos: Silos, private: ClientStore, client: str, x: Tensor, y: Tensor) -> tuple[Ledger, LocalSummary]:
     """Open a client's ledger, and summarise its training rows x (rows, *shape), y (rows,); errors as of `Ledger.of`."""
     local = LocalSummary(silos, client, x, y)
-    partition = hashlib.sha256(json.dumps(sorted(silos.hashes.items())).encode()).hexdigest()[:32]
+    partition = local.partition
     if local.raw is not None and local.cells is not None:
         rows = RowRegister(private.folder, client, partition, local.cells, local.raw.names)
     else:
@@ -346,7 +362,8 @@ def _answer(
         most = [rho(policy.budget, policy.delta)] + ([] if budget is None else [rho(budget, at)])
         unit = Unit("epsilon", partial(epsilon, delta=at), EPSILON, f" at delta {at:g}")
         noisy_counts = _noisy_counts(local, query)
-        return [ledger.answer(local.version, query.id, noisy_counts, query.rho, min(most), unit=unit)["counts"]]
+        # by the version of all silos' rows: by the client's own, equal bytes would show that none of its rows changed
+        return [ledger.answer(local.partition, query.id, noisy_counts, query.rho, min(most), unit=unit)["counts"]]
 
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
         return summary_without_noise(local, query)

@@ -9,12 +9,16 @@ import yaml
 
 from flows.partition import make
 from flows.project.project import Project
+from silos.errors import RefusalError
 from silos.privacy.owner_file import make_store
 from silos.versioning.git_commands import ignore_folders
 
 
-def test_data_of_ones_own_after_public_ones_are_said_to_have_the_policy_of_these(project: Path) -> None:
-    make_store(project / "private" / "digits", other_silos=True)
+def test_data_of_ones_own_after_public_ones_get_a_file_of_their_owners(project: Path) -> None:
+    """Public rows may be reported by any silos; a file that stayed would let own rows have several budgets."""
+    owner = project / "private" / "digits" / "owner.yaml"
+    make_store(owner.parent, Project.open(root=project).params.data)
+    assert "other_silos: true" in owner.read_text()
     assert make(Project.open(root=project))["notes"] == []
     rng = np.random.default_rng(0)
     np.savez(project / "own.npz", x=rng.normal(size=(90, 4)), y=np.arange(90) % 3, client=np.arange(90) % 3)
@@ -22,11 +26,14 @@ def test_data_of_ones_own_after_public_ones_are_said_to_have_the_policy_of_these
     raw["data"] |= {"source": {"kind": "npz", "path": "own.npz"}, "scheme": [{"kind": "column", "column": "client"}]}
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
     (note,) = make(Project.open(root=project))["notes"]
-    assert note.startswith("private/digits/owner.yaml: got other_silos: true, as for the source digits, expected false")
+    assert note.startswith("private/digits/owner.yaml: made. Only the owner of these silos changes it")
+    assert "other_silos: false" in owner.read_text()
     assert make(Project.open(root=project))["notes"] == []
+    with pytest.raises(RefusalError, match=r"got digits, whose store private/digits belongs to the source own\.npz"):
+        make(Project.open(["data.source={kind: digits}", "data.scheme=[{kind: equal, clients: 3}]"], root=project))
 
 
-def test_the_policy_that_an_owner_set_for_own_data_is_not_doubted(project: Path) -> None:
+def test_rows_in_another_file_need_another_name_or_a_correction_by_their_owner(project: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {"x": rng.normal(size=(90, 4)), "y": np.arange(90) % 3, "client": np.arange(90) % 3}
     np.savez(project / "own.npz", **arrays)
@@ -35,13 +42,25 @@ def test_the_policy_that_an_owner_set_for_own_data_is_not_doubted(project: Path)
     raw = yaml.safe_load((project / "params.yaml").read_text())
     raw["data"] |= {"name": "own", "scheme": [{"kind": "column", "column": "client"}]}
     table = {"kind": "table", "path": "own.csv", "label": "y", "client": "client"}
-    for source in (table, {"kind": "npz", "path": "own.npz"}):
-        raw["data"]["source"] = source
-        (project / "params.yaml").write_text(yaml.safe_dump(raw))
-        notes = make(Project.open(root=project))["notes"]
-        assert not [note for note in notes if "other_silos" in note]
-        policy = project / "private" / "own" / "owner.yaml"
-        policy.write_text(policy.read_text().replace("other_silos: false", "other_silos: true "))
+    raw["data"]["source"] = table
+    (project / "params.yaml").write_text(yaml.safe_dump(raw))
+    make(Project.open(root=project))
+    raw["data"]["source"] = {"kind": "npz", "path": "own.npz"}
+    (project / "params.yaml").write_text(yaml.safe_dump(raw))
+    with pytest.raises(
+        RefusalError, match=r"store private/own belongs to the source own\.csv, expected another name for own\.npz"
+    ):
+        make(Project.open(root=project))
+    owner = project / "private" / "own" / "owner.yaml"
+    text = owner.read_text()
+    owner.write_text(
+        text.replace('"table"', "npz")
+        .replace("own.csv", "own.npz")
+        .replace('    label: "y"\n    client: "client"\n', "")
+    )
+    assert make(Project.open(root=project))["clients"] == 3
+    assert make(Project.open(["data.name=other"], root=project))["name"] == "other"
+    assert not (project / "private" / "other").exists(), "the same file has the same owner's file under any name"
 
 
 def git(folder: Path, *arguments: str) -> str:

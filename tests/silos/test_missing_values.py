@@ -123,6 +123,7 @@ def test_names_change_the_manifest_and_no_other_file(tmp_path, build):
     named = build("named", features=[])
     held = [json.loads((folder / "manifest.json").read_text()) for folder in (plain, named)]
     assert [each.pop("features", None) for each in held] == [None, [{"name": "number"}, {"name": "a"}, {"name": "b"}]]
+    assert [each.pop("raw")["names"][:3] for each in held] == [["x0", "x1", "x2"], ["number", "a", "b"]]
     assert held[0] == held[1]
     for entry in read_manifest(plain).clients:
         assert (plain / entry.file).read_bytes() == (named / entry.file).read_bytes()

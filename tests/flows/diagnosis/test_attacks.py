@@ -136,7 +136,7 @@ def test_a_spent_budget_is_not_raised_by_params(ask):
     ask(rows(0), "diagnose.noise={epsilon: 8}")
     for more in ("budget: 100", "delta: 0.5"):
         with pytest.raises(
-            UserError, match=r"diagnose\.noise\.\w+: got .*, expected .* or less, as .*policy\.yaml says"
+            UserError, match=r"diagnose\.noise\.\w+: got .*, expected .* or less, as .*owner\.yaml says"
         ):
             ask.again(f"diagnose.noise={{epsilon: 7, {more}}}")
     with pytest.raises(UserError, match="of which 8 is spent"):
@@ -160,7 +160,7 @@ def test_a_policy_that_says_nothing_or_nonsense_permits_nothing(content, ask):
     ask(rows(0), "diagnose.noise={epsilon: 1}")
     policy = ask.folder / "private" / "own" / OWNER_FILE
     policy.write_text(content)
-    with pytest.raises(UserError, match=r"policy\.yaml: .*got .*Correct policy\.yaml; its silos report nothing"):
+    with pytest.raises(UserError, match=r"owner\.yaml: .*got .*Correct owner\.yaml; its silos report nothing"):
         ask.again()
 
 
@@ -203,7 +203,7 @@ def test_more_bins_than_a_silo_has_rows_or_its_owner_allows(ask):
     )
     policy = ask.folder / "private" / "own" / OWNER_FILE
     policy.write_text(policy.read_text().replace("bins: 1024", "bins: 16"))
-    with pytest.raises(UserError, match=r"diagnose\.bins: got 32, expected 16 or less, as .*policy\.yaml says"):
+    with pytest.raises(UserError, match=r"diagnose\.bins: got 32, expected 16 or less, as .*owner\.yaml says"):
         ask.again()
 
 
@@ -341,7 +341,6 @@ def test_the_same_rows_are_asked_under_another_column_or_name(noise, deal):
     """Each column of the table would have a budget of its own, and a silo without one row shows that row."""
     assert deal(HOSPITAL, *noise) == {}
     assert TAKEN in deal(DOCTOR, *noise)
-    assert TAKEN in deal(HOSPITAL, "data.name=other", *noise)
     fewer = [{**feature, "name": f"v{at}"} for at, feature in enumerate(BOUNDED[:3])]
     assert TAKEN in deal(DOCTOR, *noise, x=rows(0)[0][:, [4, 2, 7]], features=fewer)
     a_row_less = np.where(np.arange(1500) == 7, "c", HOSPITAL)
@@ -349,6 +348,11 @@ def test_the_same_rows_are_asked_under_another_column_or_name(noise, deal):
     assert deal(HOSPITAL, *noise) == {}
     deal.policy.write_text(deal.policy.read_text().replace("other_silos: false", "other_silos: true "))
     assert deal(DOCTOR, *noise) == {}
+
+
+def test_the_same_rows_are_asked_under_another_name_in_a_store_of_its_own(deal):
+    assert deal(HOSPITAL) == {}
+    assert TAKEN in deal(HOSPITAL, "data.name=other")
 
 
 @pytest.mark.slow

@@ -52,7 +52,7 @@ def test_a_sweep_of_data_without_a_store_has_the_defaults_and_a_store_that_was_d
     assert policy_of(tmp_path / "drawn" / ".partitions" / "0123", "oslo") == DEFAULT
     with pytest.raises(
         RefusalError,
-        match=r"client oslo: got no .*policy\.yaml, expected the file or folder that `siloflow partition` makes",
+        match=r"client oslo: got no .*owner\.yaml, expected the file or folder that `siloflow partition` makes",
     ):
         policy_of(tmp_path / "drawn", "oslo")
 

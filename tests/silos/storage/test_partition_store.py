@@ -146,7 +146,7 @@ def test_a_write_that_fails_leaves_the_old_data(tmp_path, natural, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == ["small"]  # leftovers lie outside data/
     monkeypatch.undo()
     natural({"lyon": 21})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "own.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "own.npz", "private"]
 
 
 def test_a_kill_at_any_step_of_write_leaves_the_old_or_the_new_data_whole(tmp_path, natural, killed_at_each_step):
@@ -156,6 +156,7 @@ def test_a_kill_at_any_step_of_write_leaves_the_old_or_the_new_data_whole(tmp_pa
     project = tmp_path / "project"
     project.mkdir()
     (tmp_path / "data").rename(project / "data")
+    (tmp_path / "private").rename(project / "private")  # with the secret by which cells are hashed
     (project / "own.npz").write_bytes(new_rows)
     preparation = (
         "from pathlib import Path\n"
@@ -177,7 +178,7 @@ def test_a_kill_at_any_step_of_write_leaves_the_old_or_the_new_data_whole(tmp_pa
         assert [path.name for path in (copy / "data").iterdir()] == ["small"]
     assert found[-1] == after
     assert found == sorted(found, key=lambda held: held == after)  # once the new data are there, they stay
-    assert sorted(path.name for path in killed[-1].iterdir()) == ["data", "own.npz"]
+    assert sorted(path.name for path in killed[-1].iterdir()) == ["data", "own.npz", "private"]
 
 
 def test_a_missing_or_strange_manifest_is_a_sentence(natural, tmp_path):
