@@ -68,6 +68,7 @@ from flows.training.paired_runs import (
     strata_of_pairs,
     withhold_winners,
 )
+from flows.training.run_context import check_allowed
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.run_notes import merge_notes
 from models.metrics.client_metrics import metric_record
@@ -169,6 +170,7 @@ def _make_plan(project: Project, methods: Sequence[str], seeds: Sequence[int], r
         run_name(method, seed)  # refuses a bad name before anything starts
     setup = project.training_setup(seeds[0])
     for method in methods:
+        check_allowed(project, method, setup)
         start_method(method_of(project.params, method), setup)
     check_tuning(project, methods, setup)
     check_partitions(project)

@@ -12,8 +12,8 @@ from silos.schema import is_table
 from silos.storage.manifest import ClientEntry, Manifest
 from silos.storage.partition_store import open_client
 
-Shares = dict[str, float]
-"""The share of rows by class; empty for a regression."""
+Shares = dict[str, float | None]
+"""The share of rows by class, null if the silo withholds it; empty for a regression, or if it withholds all."""
 
 
 class TargetMoments(TypedDict):
@@ -24,7 +24,10 @@ class TargetMoments(TypedDict):
 
 
 class ClientOverview(TypedDict):
-    """A client's rows by split, and statistics over all its splits, with pixels scaled to [0, 1]."""
+    """A client's rows by split, and statistics over all its splits, with pixels scaled to [0, 1].
+
+    Of data of one's own they are what the silo's ledger reports of its training rows; null where it reports nothing.
+    """
 
     name: str
     domain: str
@@ -33,8 +36,8 @@ class ClientOverview(TypedDict):
     label_shares: Shares
     target: TargetMoments | None
     """Null unless the task is a regression."""
-    mean: float
-    standard_deviation: float
+    mean: float | None
+    standard_deviation: float | None
 
 
 class DomainOverview(TypedDict):
@@ -128,7 +131,7 @@ def overview(manifest: Manifest, folder: Path) -> Overview:
         "count": len(table),
         "mixed_units": is_table(manifest.shape, manifest.dtype) and math.prod(manifest.shape) > 1,
         "rows": dict(zip(SPLITS, table.rows.sum(axis=0, dtype=int).tolist(), strict=True)),
-        "sizes": dict(zip(SPLITS, map(_size_range, table.rows.T), strict=True)),
+        "sizes": dict(zip(SPLITS, map(size_range, table.rows.T), strict=True)),
         "laws": _domain_statistics(manifest, entries, shares, targets),
         "common": dict(manifest.common),
         "left_out": manifest.left_out,
@@ -137,9 +140,21 @@ def overview(manifest: Manifest, folder: Path) -> Overview:
         "clients": clients,
         "label_shares": dict(zip(manifest.classes, pooled_share.tolist(), strict=True)),
         "label_spread": label_spread if manifest.classes else None,
-        "feature_spread": _relative_spread(between, within / sum(counts)),
+        "feature_spread": relative_spread(between, within / sum(counts)),
         "target_spread": None if manifest.classes else _target_spread(targets),
     }
+
+
+def relative_spread(between: float, within: float) -> float | None:
+    """Return the root of the variation between clients as a share of that within them; None without the latter."""
+    if within > 0:
+        return float(np.sqrt(between / within))
+    return 0.0 if between == 0 else None
+
+
+def size_range(counts: np.ndarray) -> SizeRange:
+    """Return the least, the median and the largest number of rows of a client, counts (clients,)."""
+    return {"least": int(counts.min()), "median": float(np.median(counts)), "most": int(counts.max())}
 
 
 def client_overview(manifest: Manifest, folder: Path, entry: ClientEntry) -> ClientOverview:
@@ -158,10 +173,6 @@ def _client_overview(manifest: Manifest, entry: ClientEntry, x: np.ndarray, y: n
         "mean": float(x.mean()),
         "standard_deviation": float(x.std()),
     }
-
-
-def _size_range(counts: np.ndarray) -> SizeRange:
-    return {"least": int(counts.min()), "median": float(np.median(counts)), "most": int(counts.max())}
 
 
 def _domain_statistics(
@@ -212,10 +223,4 @@ def _target_spread(targets: list[np.ndarray]) -> float | None:
     means = np.array([y.mean() for y in targets])
     pooled = np.concatenate(targets)
     within = sum(float(((y - mean) ** 2).sum()) for y, mean in zip(targets, means, strict=True))
-    return _relative_spread(float(((means - pooled.mean()) ** 2).mean()), within / len(pooled))
-
-
-def _relative_spread(between: float, within: float) -> float | None:
-    if within > 0:
-        return float(np.sqrt(between / within))
-    return 0.0 if between == 0 else None
+    return relative_spread(float(((means - pooled.mean()) ** 2).mean()), within / len(pooled))

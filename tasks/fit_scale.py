@@ -51,7 +51,7 @@ def report_moments(
     pending: deque[tuple[tuple[str, ...], Iterator[_ClientMoments]]] = deque()
 
     def report(client: str, x: Tensor, y: Tensor) -> _ClientMoments:
-        ledger, summary = open_ledger(cohort.silos, private, client, x, y)
+        ledger, summary = open_ledger(cohort.silos, private, client, x, y, "run")
         return _client_moments(ledger, summary, query, inputs, targets)
 
     with ThreadPoolExecutor(concurrent) as threads:

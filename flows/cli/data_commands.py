@@ -310,7 +310,8 @@ def _side_cells(side: "ClientSide | None") -> list[str]:
     if side is None:
         return ["-"] * 6
     rows = [str(side["rows"][split]) for split in SPLITS]
-    return [side["domain"] or "-", *rows, share_bars(side["label_shares"]), f"{side['mean']:.3f}"]
+    mean = "-" if side["mean"] is None else f"{side['mean']:.3f}"
+    return [side["domain"] or "-", *rows, share_bars(side["label_shares"]) or "-", mean]
 
 
 @versions.command("use")
@@ -359,11 +360,14 @@ def data_ledger(
 
 def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
     """Print a row for each silo, and the file that says what they may report."""
-    table = console.table("silo", "without noise", "with noise", "epsilon spent", "budget", "may report without noise")
+    table = console.table(
+        "silo", "without noise", "with noise", "epsilon spent", "budget", "exact numbers", "last report"
+    )
     for silo in answer["silos"][:_MAX_LISTED]:
         spent = f"{silo['spent']:.3g}"
         cells = ["-"] * 3 if silo["missing"] else [str(silo["exact"]), str(silo["noisy"]), spent]
-        table.add_row(silo["name"], *cells, f"{silo['budget']:g}", "yes" if silo["without_noise"] else "no")
+        exact = "allowed" if silo["without_noise"] else "refused"
+        table.add_row(silo["name"], *cells, f"{silo['budget']:g}", exact, silo["last"] or "-")
     console.print(table)
     if len(answer["silos"]) > _MAX_LISTED:
         console.print(f"… and {len(answer['silos']) - _MAX_LISTED} more silos; --json lists them all")
@@ -374,11 +378,11 @@ def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
         console.print("next: bring private/ back from a copy, or run `siloflow data ledger --new`")
     for name in answer["unknown"]:
         console.print(f"{answer['policy']}: silos: got {name}, expected a silo of these data. Correct its name.")
-    console.print(f"policy  {answer['policy']}")
+    console.print(f"owner's file  {answer['policy']}: what these silos may be asked", soft_wrap=True)
 
 
-def share_bars(shares: dict[str, float]) -> str:
-    """Return label shares as small bars, at most 20. rich's bars take a line each."""
+def share_bars(shares: dict[str, float | None]) -> str:
+    """Return label shares as small bars, at most 20, a dot for a share that is withheld. rich's bars take a line each."""
     levels, first = " ▁▂▃▄▅▆▇█", list(shares.values())
-    most = max(first, default=0) or 1
-    return "".join(levels[round(8 * share / most)] for share in first[:20])
+    most = max((share for share in first if share is not None), default=0) or 1
+    return "".join("·" if share is None else levels[round(8 * share / most)] for share in first[:20])

@@ -53,9 +53,9 @@ def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
             *(
                 [format_number(value, 4) for value in (target["mean"], target["standard_deviation"])]
                 if target
-                else [share_bars(client["label_shares"])]
+                else [share_bars(client["label_shares"]) or "-"] + ["-"] * (len(labels) - 1)
             ),
-            *([f"{client['mean']:.3f}", f"{client['standard_deviation']:.3f}"] if of_all_columns else []),
+            *(_three_digits(client["mean"], client["standard_deviation"]) if of_all_columns else []),
         )
     console.print(table)
     if is_sample:
@@ -67,6 +67,7 @@ def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
         console.print(f"… and {len(overview['clients']) - _MAX_CLIENTS} more clients; --json lists them all")
     if overview["classes"]:
         console.print(f"classes         {', '.join(overview['classes'][:30])}")
+    if overview["label_spread"] is not None:
         console.print(
             f"label spread    {overview['label_spread']:.3f}  (0: equal shares everywhere, 1: no label in common)"
         )
@@ -78,9 +79,22 @@ def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
         console.print(
             f"feature spread  {overview['feature_spread']:.3f}  (distance between clients / spread within them)"
         )
+    if overview["reported"]:
+        withheld = any(None in client["label_shares"].values() for client in overview["clients"])
+        console.print(
+            f"labels          as silos report them of training rows{'; · is of too few rows to be reported' * withheld}"
+        )
+    if overview["refused"]:
+        more = len(overview["refused"]) - 1
+        likewise = f" (and {more:,} more silo{'s' * (more > 1)})" if more else ""
+        console.print(f"not reported    {overview['refused'][min(overview['refused'])]}{likewise}")
     console.print(f"data version    {overview['data_version']}")
     console.print(f"picture         {overview['figure']}")
     console.print("next            siloflow diagnose, or siloflow compare", soft_wrap=True)
+
+
+def _three_digits(*values: float | None) -> list[str]:
+    return ["-" if value is None else f"{value:.3f}" for value in values]
 
 
 def _print_domains(overview: "ShownOverview", console: "PlainConsole") -> None:

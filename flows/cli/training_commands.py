@@ -466,8 +466,11 @@ def _check_advisable(project: "Project") -> None:
 def _check_method(project: "Project", method: str, seed: int) -> None:
     from flows.methods.base import start_method
     from flows.methods.method_settings import method_of
+    from flows.training.run_context import check_allowed
 
-    start_method(method_of(project.params, method), project.training_setup(seed))
+    setup = project.training_setup(seed)
+    check_allowed(project, method, setup)
+    start_method(method_of(project.params, method), setup)
 
 
 def _check_runner(project: "Project") -> None:

@@ -1,7 +1,7 @@
 """Describe data/ in figures and a plot, and list, compare and restore its versions."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from models.diagnosis.client_summaries.gaussian_mechanism import epsilon
 from silos import data_overview
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
-from silos.privacy.owner_file import make_store, named_silos, policy_file
+from silos.privacy.owner_file import has_owners_view, make_store, named_silos, policy_file
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client
 from silos.versioning import data_versions, dvc_files
@@ -36,7 +36,8 @@ CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 def overview_with_figure(project: Project) -> ShownOverview:
     """Return the silos' overview with their version, and draw the figure that it names.
 
-    Of very many clients only some are opened, which `opened` counts, and a few of these are listed.
+    Of very many clients only some are opened, which `opened` counts, and a few of these are listed. Rows of one's own are
+    not read here: their silos report as to a diagnosis, unless the owner's file lets `show` read them.
 
     Raises:
         UserError: If the data are not as recorded.
@@ -45,12 +46,18 @@ def overview_with_figure(project: Project) -> ShownOverview:
     entries = data_overview.opened_clients(silos.manifest)
     names = [entry.name for entry in entries]
     silos.check(names)
-    overview = data_overview.overview(silos.manifest, folder)
+    refused: Mapping[str, str] = {}
+    if silos.manifest.raw is None or all(has_owners_view(Path(project.ledgers.folder), name) for name in names):
+        overview, may_draw = data_overview.overview(silos.manifest, folder), True
+    else:
+        from flows.diagnosis.reported_overview import reported_overview  # imports torch
+
+        (overview, refused), may_draw = reported_overview(project, entries), False
     few = (
         slice(0, CLIENTS_SHOWN) if len(entries) == len(silos.clients) else slice(0, None, len(entries) // CLIENTS_SHOWN)
     )
     figure = project.store.runs / f"show-{silos.manifest.name}.png"
-    pictures = examples(silos.manifest, folder, entries[few])
+    pictures = examples(silos.manifest, folder, entries[few]) if may_draw else {}
     silos.check(names)  # the data have not changed since
     draw_silos(figure, overview, pictures)
     if len(entries) < len(silos.clients):
@@ -59,6 +66,8 @@ def overview_with_figure(project: Project) -> ShownOverview:
         **overview,
         "data_version": silos.version,
         "opened": len(entries),
+        "reported": not may_draw,
+        "refused": dict(refused),
         "figure": str(figure.relative_to(project.root)),
     }
 
@@ -99,7 +108,11 @@ def diff(root: Path, revision: str, to: str | None) -> VersionDiff:
     after = data_versions.find_digest(root, to) if to else dvc_files.recorded_version(root)
     if after is None:
         raise UserError("data.dvc is missing. Run `siloflow partition` to make data and record their version.")
-    return {"before": before, "after": after, **changes.diff(root, before, after)}
+
+    def is_open(name: str, client: str) -> bool:
+        return has_owners_view(root / "private" / name, client)
+
+    return {"before": before, "after": after, **changes.diff(root, before, after, is_open)}
 
 
 def use(root: Path, revision: str) -> RestoredVersion:
@@ -145,6 +158,7 @@ def _reported(ledger: Ledger) -> LedgerRecord:
         "exact": sum(not entry.rho for entry in entries),
         "noisy": sum(entry.rho > 0 for entry in entries),
         "spent": epsilon(math.fsum(entry.rho for entry in entries), policy.delta),
+        "last": f"{entries[-1].when}{f' by {entries[-1].by}' * bool(entries[-1].by)}" if entries else "",
         "budget": policy.budget,
         "delta": policy.delta,
         "least_rows": policy.least_rows,

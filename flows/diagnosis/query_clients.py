@@ -51,8 +51,15 @@ def first_query(silos: Silos, params: DiagnoseParams) -> Query | None:
             "diagnose.noise: got a budget, expected none for a regression, since groups of targets computed from rows would "
             "be sent without noise. Leave diagnose.noise out."
         )
+    return moments_query(silos)
+
+
+def moments_query(silos: Silos) -> Query:
+    """Build the query of moments by class, and of a regression's target."""
+    schema = schema_of(silos.manifest)
+    layout, _ = _layout(schema, 1)
     query = Query(schema.id, layout, _pictures(schema), counts=False)
-    return replace(query, layout=_with_target(layout), targets=True) if regression else query
+    return replace(query, layout=_with_target(layout), targets=True) if schema.task == "regression" else query
 
 
 def build_query(

@@ -4,6 +4,7 @@ import sys
 import time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 from flows.core.plugin_loader import plugin_error
 from flows.methods.base import Method, start_method
@@ -16,6 +17,7 @@ from flows.training.run_folder import RunFolder
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.errors import MethodError
+from silos.privacy.owner_file import check_training
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, Memory, load_state
 from tasks.tracking.mlflow_logging.mlflow_records import FinalArtifacts
@@ -91,6 +93,13 @@ class RunContext:
         return plugin_error(error, self.method_name, files, method_file if method_file in files else "")
 
 
+def check_allowed(project: Project, method: str, setup: TrainingSetup) -> None:
+    """Raise RefusalError if a silo that takes part in training does not answer this method, as its owner's file says."""
+    leave = project.params.clients.leave
+    rows = ((client, own) for client, own in setup.silos.rows("train").items() if leave.get(client) != 1)
+    check_training(Path(project.ledgers.folder), method, rows)
+
+
 def open_run(
     project: Project,
     method: Method,
@@ -117,6 +126,7 @@ def open_run(
         UserError: If a file that the run continues from is damaged or missing.
     """
     private = project.store.private(folder.path)
+    check_allowed(project, method_name, setup)
     agreement = fit_or_load(project, setup, folder, runner)
     if agreement.scaling != project.scaling:
         project = replace(project, scaling=agreement.scaling)

@@ -3,6 +3,8 @@
 import hashlib
 import json
 import math
+import os
+import pwd
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -54,7 +56,7 @@ class Entry:
     """One report: the query, the version of the rows, its cost ρ (0: no noise), its bytes, and its time (UTC).
 
     `earlier` is the version that prevented a report of this one. Then `answer` is the report of the earlier version, or
-    empty if that version was reported for another query.
+    empty if that version was reported for another query. `by` is the user whose command asked.
     """
 
     version: str
@@ -65,6 +67,7 @@ class Entry:
     answer: str  # hash of the file with the report
     rows: str  # hash of the file with the keyed hashes of the reported rows; empty under noise
     earlier: str = ""
+    by: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,7 @@ class Ledger:
             digest = self._save(report)
             rows = "" if rho else self._write_file(*covered.file)
             size = sum(array.nbytes for array in report.values())
-            new = Entry(version, question, rho, size, _now(), digest, rows)
+            new = Entry(version, question, rho, size, _now(), digest, rows, by=_user())
             if self.rows is not None:
                 self.rows.record(self.policy)
             self._write(secret, [*entries, new])
@@ -223,7 +226,7 @@ class Ledger:
                 self.rows.record(self.policy)
             loaded = self._load(digest) if digest else None
             size = sum(array.nbytes for array in (loaded or {}).values())
-            self._write(secret, [*entries, Entry(version, question, 0.0, size, _now(), digest, rows, earlier)])
+            self._write(secret, [*entries, Entry(version, question, 0.0, size, _now(), digest, rows, earlier, _user())])
             return StandInAnswer(loaded, earlier)
 
     def entries(self) -> list[Entry]:
@@ -386,6 +389,13 @@ def _serialized(arrays: Mapping[str, np.ndarray]) -> tuple[str, bytes]:
 
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     return hashlib.sha256(data).hexdigest(), data
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name  # not by the environment, which whoever asks may set
+    except KeyError:  # a container's user without a name
+        return f"user {os.getuid()}"
 
 
 def _now() -> str:

@@ -7,7 +7,7 @@ reports nothing until its owner makes a new one: it may have been deleted, and w
 import hashlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
@@ -45,8 +45,8 @@ _TEXT = """\
 commands: all         # or a list of diagnose, evaluate, run (all training), show, stats
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
-training_rows: 1      # different training rows below which a silo takes no part in training
-pictures: {pictures}       # whether `show` may print rows that are pictures
+training_rows: 1      # training rows below which a silo takes no part in training
+owners_view: {view}    # whether `show`, `stats` and `data diff` read rows without a guard, for the owner alone
 budget: 8.0           # epsilon of all reports with noise
 delta: 1.0e-05        # at which epsilon is counted
 least_rows: {least}        # different rows (patients, where rows name them) that a class needs to be reported
@@ -57,17 +57,20 @@ other_silos: {other}    # whether rows that these silos reported may be reported
 silos: {{}}             # the same keys, from commands on, for single silos: {{oslo: {{without_noise: false}}}}
 """
 
-_Listed = Literal["all"] | tuple[Name, ...]
+Listed = Literal["commands", "methods", "messages"]
+"""The keys that list what is allowed."""
+
+_Names = Literal["all"] | tuple[Name, ...]
 
 
 class Policy(Section):
     """What one silo may be asked for, and may report. `budget` is the epsilon of all its reports with noise, at `delta`."""
 
-    commands: _Listed = "all"
-    methods: _Listed = "all"
-    messages: _Listed = "all"
+    commands: _Names = "all"
+    methods: _Names = "all"
+    messages: _Names = "all"
     training_rows: int = Field(default=1, ge=1, le=param_limits.TIMES)
-    pictures: bool = False
+    owners_view: bool = False
     budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     least_rows: int = Field(default=LEAST_ROWS, ge=LEAST_ROWS, le=param_limits.TIMES)
@@ -76,7 +79,7 @@ class Policy(Section):
     other_bins: bool = False
     other_silos: bool = False
 
-    def allows(self, key: Literal["commands", "methods", "messages"], name: str) -> bool:
+    def allows(self, key: Listed, name: str) -> bool:
         """Return whether a command, method or kind of message is allowed."""
         listed: str | tuple[str, ...] = getattr(self, key)
         return listed == "all" or name in listed
@@ -95,7 +98,7 @@ def make_store(folder: Path, data: DataParams | None = None) -> bool:
     if path.exists():
         return False
     public = data is not None and is_public(data.source)
-    words = {"pictures": "true " if public else "false", "other": "true " if public else "false"}
+    words = {"view": "true " if public else "false", "other": "true " if public else "false"}
     text = _TEXT.format(data=_section(data), least=LEAST_ROWS, bins=MOST_BINS, **words)
     write_bytes(path, text.encode())
     return True
@@ -146,9 +149,80 @@ def policy_file(folder: Path) -> Path:
 
 def policy_of_run(folder: Path, client: str) -> Policy:
     """Read the policy of a silo from the store that a run's private folder lies in; the defaults if there is none."""
-    stores = (store for store in (folder, *folder.parents[:_RUN_DEPTH]) if (store / OWNER_FILE).is_file())
-    store = next(stores, None)
-    return DEFAULT if store is None else read_owner_file(store / OWNER_FILE).of(client)
+    path = _file_above(folder)
+    return DEFAULT if path is None else read_owner_file(path).of(client)
+
+
+def check_command(folder: Path, command: str, silos: Iterable[str]) -> None:
+    """Raise RefusalError if one of these silos does not answer a command; folder: their store, or that of a run."""
+    path = _file_above(folder)
+    owner = None if path is None else read_owner_file(path)
+    if owner is None or not owner.restricts("commands"):
+        return
+    refusing = [silo for silo in silos if not owner.of(silo).allows("commands", command)]
+    if refusing:
+        raise _not_allowed(path, refusing, "commands", command, "Ask for something else")
+
+
+def check_training(folder: Path, method: str, rows: Iterable[tuple[str, int]]) -> None:
+    """Raise RefusalError if one of these silos takes no part in training with a method.
+
+    Args:
+        folder: The private folder of the run.
+        method: The method's name.
+        rows: Each silo that takes part, with its training rows.
+    """
+    path = _file_above(folder)
+    owner = None if path is None else read_owner_file(path)
+    if owner is None or not (owner.restricts("commands") or owner.restricts("methods") or owner.restricts_rows):
+        return
+    by_silo = dict(rows)
+    check_command(folder, "run", by_silo)
+    refusing = [silo for silo in by_silo if not owner.of(silo).allows("methods", method)]
+    if refusing:
+        way_out = f"Leave them out by clients.leave, such as {{{refusing[0]}: 1}}, or choose another method"
+        raise _not_allowed(path, refusing, "methods", method, way_out)
+    few = [silo for silo, own in by_silo.items() if own < owner.of(silo).training_rows]
+    if few:
+        least, more = owner.of(few[0]).training_rows, f" (and {len(few) - 1} more)" if len(few) > 1 else ""
+        raise RefusalError(
+            f"client {few[0]}{more}: got {by_silo[few[0]]} training rows, expected {least} or more to take part in "
+            f"training, as the owner has set in {path}. Leave such clients out by clients.leave: {{{few[0]}: 1}}, or let "
+            "the owner change it."
+        )
+
+
+def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
+    """Raise RefusalError if one of these silos does not let messages of a kind leave; folder: that of a run."""
+    path = _file_above(folder)
+    owner = None if path is None else read_owner_file(path)
+    if owner is None or not owner.restricts("messages"):
+        return
+    refusing = [silo for silo in clients if not owner.of(silo).allows("messages", kind)]
+    if refusing:
+        raise _not_allowed(path, refusing, "messages", kind, "Use a method that sends none")
+
+
+def has_owners_view(folder: Path, silo: str) -> bool:
+    """Return whether a silo's rows are read without a guard: it has no owner's file, or that says so."""
+    path = _file_above(folder)
+    return path is not None and read_owner_file(path).of(silo).owners_view
+
+
+def _not_allowed(path: Path | None, silos: Sequence[str], key: str, got: str, way_out: str) -> RefusalError:
+    assert path is not None
+    more = f" (and {len(silos) - 1} more)" if len(silos) > 1 else ""
+    listed = getattr(read_owner_file(path).of(silos[0]), key)
+    return RefusalError(
+        f"client {silos[0]}{more}: got {got}, expected one of {', '.join(listed) or 'nothing'}, as the owner has set "
+        f"under {key} in {path}. {way_out}, or let the owner change it."
+    )
+
+
+def _file_above(folder: Path) -> Path | None:
+    """Return the owner's file of the store that a folder is, or lies in; None if there is none."""
+    stores = (policy_file(store) for store in (folder, *folder.parents[:_RUN_DEPTH]))
+    return next((file for file in stores if file.is_file()), None)
 
 
 def least_rows_of(folder: Path, clients: Collection[str]) -> tuple[int, int]:
@@ -205,9 +279,13 @@ class OwnerFile:
         return self.silos.get(client, self.every)
 
     @property
-    def restricts_messages(self) -> bool:
-        """Return whether a silo allows some kinds of messages only."""
-        return any(policy.messages != "all" for policy in (self.every, *self.silos.values()))
+    def restricts_rows(self) -> bool:
+        """Return whether a silo takes part in training only with more than one row."""
+        return any(policy.training_rows > 1 for policy in (self.every, *self.silos.values()))
+
+    def restricts(self, key: Listed) -> bool:
+        """Return whether a silo allows some commands, methods or kinds of messages only."""
+        return any(getattr(policy, key) != "all" for policy in (self.every, *self.silos.values()))
 
 
 def read_owner_file(path: Path) -> OwnerFile:
@@ -266,7 +344,7 @@ _EXPECTED = {
     "methods": "all, or a list of methods",
     "messages": "all, or a list of kinds of messages",
     "training_rows": "a whole number of 1 or more",
-    "pictures": _SWITCH,
+    "owners_view": _SWITCH,
     "budget": "a number from 0 on",
     "delta": "a number between 0 and 1",
     "least_rows": f"a whole number of {LEAST_ROWS} or more",

@@ -258,7 +258,8 @@ class ClientSide(TypedDict):
     domain: str
     rows: dict[str, int]
     label_shares: Shares
-    mean: float
+    """Empty for data of one's own, unless the owner's file says `owners_view: true`; likewise the mean is null."""
+    mean: float | None
 
 
 class ClientChange(TypedDict):
@@ -279,8 +280,14 @@ class VersionChanges(TypedDict):
     partitions: list[PartitionChange]
 
 
-def diff(root: Path, before: str, after: str) -> VersionChanges:
+def diff(root: Path, before: str, after: str, is_open: Callable[[str, str], bool] = lambda *_: False) -> VersionChanges:
     """Compare two versions of data/, ready for JSON.
+
+    Args:
+        root: The project's folder.
+        before: The hash of a version.
+        after: The hash of another.
+        is_open: Whether statistics of rows may be told of a partition and a client of it, by name, with data of one's own.
 
     `silos` has a record for every client that differs, or for the first FEW of more than LISTED: name of the partition,
     client, change (added, removed, changed), and rows and label shares before and after. `partitions` counts, for each
@@ -309,8 +316,8 @@ def diff(root: Path, before: str, after: str) -> VersionChanges:
                         "name": name,
                         "client": client,
                         "change": changes[client],
-                        "before": older.describe(client),
-                        "after": newer.describe(client),
+                        "before": older.describe(client, is_open(name, client)),
+                        "after": newer.describe(client, is_open(name, client)),
                     }
                 )
     return result
@@ -364,10 +371,13 @@ class _VersionPartition:
         rows = self.table.rows.sum(axis=0, dtype=int).tolist()
         return {"clients": len(self.table), "rows": dict(zip(SPLITS, rows, strict=True))}
 
-    def describe(self, client: str) -> ClientSide | None:
+    def describe(self, client: str, is_open: bool) -> ClientSide | None:
         """Return rows, domain and label shares of a client; None if it is not there."""
         if client not in self.table.indices or self._manifest is None:
             return None
+        if self._manifest.raw is not None and not is_open:
+            entry = self._manifest.client(client)
+            return {"domain": entry.domain, "rows": dict(entry.rows), "label_shares": {}, "mean": None}
         statistics = client_overview(self._manifest, self._folder, self._manifest.client(client))
         return {
             "domain": statistics["domain"],

@@ -36,7 +36,7 @@ from silos.errors import RefusalError
 from silos.param_limits import EPSILON
 from silos.privacy.differencing import EVERY, IN_BINS, MOST_TOKEN, OTHER, WHOLE, ReportedGroups, Values
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.owner_file import policy_file
+from silos.privacy.owner_file import check_command, policy_file
 from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
 from silos.row_units import count_copies, number_units, unit_weights
@@ -278,8 +278,14 @@ def _changed_values(params: Mapping[str, Any]) -> str:
     return f" {json.dumps([params.get('seed'), steps])}" if steps else ""
 
 
-def open_ledger(silos: Silos, private: ClientStore, client: str, x: Tensor, y: Tensor) -> tuple[Ledger, LocalSummary]:
-    """Open a client's ledger, and summarise its training rows x (rows, *shape), y (rows,); errors as of `Ledger.of`."""
+def open_ledger(
+    silos: Silos, private: ClientStore, client: str, x: Tensor, y: Tensor, command: str = "diagnose"
+) -> tuple[Ledger, LocalSummary]:
+    """Open a client's ledger, and summarise its training rows x (rows, *shape), y (rows,); errors as of `Ledger.of`.
+
+    RefusalError if the client does not answer the command.
+    """
+    check_command(Path(private.folder), command, [client])
     local = LocalSummary(silos, client, x, y)
     partition = local.partition
     if local.raw is not None and local.cells is not None:
@@ -293,7 +299,10 @@ def open_ledger(silos: Silos, private: ClientStore, client: str, x: Tensor, y: T
 
 
 def answers_by_stack(
-    cohort: Cohort, private: ClientStore, answer: Callable[[Ledger, LocalSummary], list[np.ndarray]]
+    cohort: Cohort,
+    private: ClientStore,
+    answer: Callable[[Ledger, LocalSummary], list[np.ndarray]],
+    command: str = "diagnose",
 ) -> Iterator[tuple[dict[str, list[np.ndarray]], list[Refusal]]]:
     """Yield for each stack the answers by client, and one refusal with the reasons of the clients that may not answer."""
     for stack in cohort.stacks:
@@ -302,7 +311,7 @@ def answers_by_stack(
         answers, refusals = {}, {}
         for client, x, y, n in zip(stack.clients, opened.x, opened.y, counts, strict=False):
             try:
-                answers[client] = answer(*open_ledger(cohort.silos, private, client, x[:n], y[:n]))
+                answers[client] = answer(*open_ledger(cohort.silos, private, client, x[:n], y[:n], command))
             except RefusalError as refusal:
                 refusals[client] = str(refusal)
         yield answers, [Refusal(tuple(refusals), refusals)] if refusals else []
@@ -323,18 +332,24 @@ USUAL_BINS = 32
 
 @step
 def report_summary(
-    cohort: Cohort, private: ClientStore, query: Query, budget: float | None = None, delta: float | None = None
+    cohort: Cohort,
+    private: ClientStore,
+    query: Query,
+    budget: float | None = None,
+    delta: float | None = None,
+    command: str = "diagnose",
 ) -> list[ShiftNumbers | NoisyCounts | Refusal]:
     """Report counts and moments, or with noise counts only.
 
     Returns one message a stack, and one of its clients that may not answer. For a repeated query a client repeats its
     answer bit for bit. It refuses if its budget is spent, or if an answer without noise and an earlier one would
     differ by a few rows. The answers of other clients do not need it. budget: the requested epsilon of all reports of
-    a client with noise, at most that of its policy, which holds if there is none; delta: at which it is counted.
+    a client with noise, at most that of its policy, which holds if there is none; delta: at which it is counted;
+    command: what the clients are asked for.
     """
     messages: list[ShiftNumbers | NoisyCounts | Refusal] = []
     report = partial(_answer, query=query, budget=budget, delta=delta)
-    for answers, refusals in answers_by_stack(cohort, private, report):
+    for answers, refusals in answers_by_stack(cohort, private, report, command):
         if answers:
             arrays = [torch.from_numpy(np.concatenate(part)) for part in zip(*answers.values(), strict=True)]
             if query.rho:

@@ -11,7 +11,7 @@ import multiprocessing
 import time
 import traceback
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -26,6 +26,7 @@ from prefect.client.schemas.objects import TaskRun
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import UserError
+from silos.privacy.owner_file import check_messages
 from tasks.execution.process_memory import collect_garbage, tune_malloc
 from tasks.messages.message_policy import Message, SentMessage, numbers_of
 
@@ -140,7 +141,10 @@ def _run_in_worker(function: Callable[..., Returned]) -> Callable[..., Returned]
         args, options = tuple(map(_unwrap, args)), {name: _unwrap(value) for name, value in options.items()}
         start = time.perf_counter()
         try:
-            return _timed(function(*args, **options), start)
+            result = _timed(function(*args, **options), start)
+            if isinstance(result, list):
+                _check_may_leave(result, [*args, *options.values()])
+            return result
         except UserError as error:
             error.raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
             raise
@@ -160,6 +164,14 @@ def _timed(result: Returned, start: float) -> Returned:
         if messages and messages[0] is result[0]:
             result[0] = replace(messages[0], seconds=time.perf_counter() - start)
     return result
+
+
+def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
+    """Raise RefusalError for a message of a kind that the owner's file of the clients' store does not let leave."""
+    store = next((argument for argument in arguments if isinstance(argument, ClientStore)), None)
+    for message in result:
+        if store is not None and isinstance(message, Message):
+            check_messages(Path(store.folder), message.clients, type(message).__name__)
 
 
 def _unwrap(argument: object) -> object:

@@ -3,18 +3,22 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from flows.diagnosis.query_clients import moments_query
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.training.fit_standardizer import load_standardizer
 from models.statistics.feature_vector import Statistic, too_few_rows
 from models.statistics.statistic_base import STEADY, made_as
 from silos.cohort import Stack
-from silos.errors import UserError
+from silos.errors import RefusalError, UserError
+from silos.privacy.owner_file import check_command, has_owners_view, policy_file
 from tasks.client_stats import describe
+from tasks.diagnosis.report_summary import open_ledger
 from tasks.execution.load_client_data import load_rows
 from tasks.tracking.json_io import output_file, unwritable, write_json
 
@@ -46,6 +50,9 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     reads.count(project.silos)
     agreement = load_standardizer(project)
     stack, silos = Stack((client,), 1), replace(project.silos, scaling=agreement.scaling).select([client])
+    check_command(Path(project.ledgers.folder), "stats", [client])
+    if manifest.raw is not None and not has_owners_view(Path(project.ledgers.folder), client):
+        _check_guard(project, client, method)
     ((rows, statistics),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
     shape = (math.prod(manifest.shape), len(manifest.classes))
     lengths = [statistic.length(*shape) for statistic in reads.statistics]
@@ -76,6 +83,27 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     if output is not None:
         _write(project, output, result)
     return result
+
+
+def _check_guard(project: Project, client: str, method: str) -> None:
+    """Count the statistics as a report in the client's ledger, whose rows and values all reported statistics cover.
+
+    Raises:
+        RefusalError: If a class has too few rows, or few rows differ from those of an earlier report.
+    """
+    silos, stack = project.silos.select([client]), Stack((client,), 1)
+    opened = load_rows(silos, stack, "train", "cpu")
+    ledger, local = open_ledger(silos, project.ledgers, client, opened.x[0], opened.y[0], "stats")
+    query = moments_query(silos)
+    small = ~local.columns(query).reported
+    if small.any():
+        raise RefusalError(
+            f"client {client}: got a class with fewer than {local.least_rows} different training rows, expected as many in "
+            "every class, since statistics by class would reveal these rows. Its owner may set owners_view: true in "
+            f"{policy_file(Path(ledger.folder))}, read them, and set it back."
+        )
+    groups, values = local.covered(ledger, query)
+    ledger.answer(local.version, f"statistics of {method}", lambda _: {}, groups=groups, values=values)
 
 
 def _write(project: Project, output: str, result: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.methods.method_settings import method_of
@@ -16,6 +17,7 @@ from models.model_card import ModelCard
 from models.served_model import ServedModel, named_tensors
 from models.server_state import ClientStateRefs
 from silos.errors import UserError, some
+from silos.privacy.owner_file import check_command
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion
 from tasks.tracking.result_tables import by_client
 from tasks.tracking.result_types.model_results import ModelScores
@@ -157,6 +159,7 @@ def evaluate_model(project: Project, model: str) -> ModelScores:
     Raises:
         UserError: If there is no such model, or if it cannot be scored on the present rows.
     """
+    check_command(Path(project.ledgers.folder), "evaluate", project.silos.clients)
     version = None
     if model == CHAMPION:
         version = ModelFinder(project).champion()

@@ -32,7 +32,9 @@ def draw_silos(path: Path, overview: Mapping[str, Any], examples: Examples) -> N
     figure.set_layout_engine("constrained", wspace=0.06)  # for the label of the colour bar
     _draw_rows(axes[0], clients, overview["count"])
     if classes:
-        shares = [list(client["label_shares"].values()) for client in clients]
+        withheld = dict.fromkeys(classes)
+        shares = [list({**withheld, **client["label_shares"]}.values()) for client in clients]
+        shares = [[math.nan if share is None else share for share in of_client] for of_client in shares]
         image = axes[1].imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
         set_title(axes[1], "Label shares")
         axes[1].set(yticks=[], ylim=(len(clients) - 0.5, -0.5))
@@ -85,7 +87,8 @@ def _draw_rows(ax: "Axes", clients: Sequence[Mapping[str, Any]], count: int) -> 
 
 def _draw_targets(ax: "Axes", clients: Sequence[Mapping[str, Any]]) -> None:
     """Draw each client's mean of y, with one standard deviation to both sides."""
-    means, spreads = ([client["target"][name] for client in clients] for name in ("mean", "standard_deviation"))
+    targets = [client["target"] or {"mean": math.nan, "standard_deviation": math.nan} for client in clients]
+    means, spreads = ([target[name] for target in targets] for name in ("mean", "standard_deviation"))
     ax.errorbar(means, range(len(clients)), xerr=spreads, fmt="o", color=COLOURS[0], markersize=4, linewidth=1)
     set_title(ax, "y, mean ± standard deviation")
     ax.set(yticks=[], xlabel="y", ylim=(len(clients) - 0.5, -0.5))

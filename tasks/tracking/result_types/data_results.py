@@ -12,6 +12,10 @@ class ShownOverview(Overview):
     data_version: str
     opened: int
     """The number of opened clients."""
+    reported: bool
+    """Whether statistics are what silos report of their training rows, as of data of one's own."""
+    refused: dict[str, str]
+    """The silos that report nothing, and why."""
     figure: str
     """The path of the figure, relative to the project."""
 
@@ -61,6 +65,8 @@ class LedgerRecord(TypedDict):
     exact: int
     noisy: int
     spent: float
+    last: str
+    """When the silo reported last (UTC), and whose command asked; empty if it never did."""
     budget: float
     delta: float
     least_rows: int
