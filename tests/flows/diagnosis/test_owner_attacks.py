@@ -1,0 +1,256 @@
+"""Whoever asks may run any command with any params, and not write private/: attacks that got rows of a table once."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from flows.diagnose import run_diagnosis
+from flows.diagnosis import describe_data
+from flows.diagnosis.query_clients import build_query
+from flows.partition import make
+from flows.results.serving.client_statistics import client_statistics
+from flows.training.run_context import check_allowed
+from silos.errors import RefusalError, UserError
+from tasks.diagnosis.report_summary import report_summary
+from tasks.execution.task_runner import PlainRunner, map_clients
+
+HEADER = ["hospital", "patient", "age", "crp", "sex", "ward", "outcome"]
+SOURCE = {"kind": "table", "path": "visits.csv", "label": "outcome", "client": "hospital", "drop": ["patient"]}
+BOUNDS = [{"name": "age", "low": 0, "high": 120}, {"name": "crp", "low": 0, "high": 60}]
+
+
+def table(seed=0, rows=180):
+    """Rows of two hospitals; each patient has a crp of their own."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for index in range(rows):
+        crp = round(20 + index / 20 + rng.uniform(0, 0.02), 4)
+        outcome = "dead" if rng.random() < 0.4 else "well"
+        cells = [int(rng.normal(60, 9)), crp, "fm"[rng.integers(2)], ["eye", "ear"][rng.integers(2)], outcome]
+        found.append([["north", "south"][index % 2], f"p{index}", *cells])
+    return found
+
+
+class Hospital:
+    """A project of the table, whose owner has partitioned it once."""
+
+    def __init__(self, world, **source):
+        self.here, self.folder = world, world.folder
+        self.here.raw["data"] = {
+            "name": "visits",
+            "seed": 0,
+            "source": {**SOURCE, **source},
+            "features": BOUNDS,
+            "scheme": [{"kind": "column", "column": "client"}],
+            "split": {"validation": 0.0, "test": 0.0},
+        }
+        (self.folder / "params.yaml").write_text(json.dumps(self.here.raw))
+
+    def save(self, rows, header=HEADER):
+        with (self.folder / "visits.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([header, *rows])
+
+    def owner(self, **keys):
+        """The owner changes keys of the file."""
+        path = self.folder / "private" / "visits" / "owner.yaml"
+        lines = path.read_text().splitlines()
+        kept = [line for line in lines if line.split(":")[0] not in keys]
+        path.write_text("\n".join([*kept, *(f"{key}: {json.dumps(value)}" for key, value in keys.items())]))
+
+    def diagnose(self, *overrides, partition=True):
+        """What a diagnosis reports, or the sentence that refuses it."""
+        try:
+            project = self.here.open(*overrides)
+            if partition:
+                make(project)
+            report = run_diagnosis(project, PlainRunner())[1]
+        except UserError as error:
+            return str(error)
+        return report["refused"].get("north", report)
+
+
+@pytest.fixture
+def hospital(world):
+    made = Hospital(world())
+    made.save(table())
+    make(made.here.open())
+    return made
+
+
+FIXED = "as the silos' owner has set in private/visits/owner.yaml"
+FEW = "differ by fewer than 10 different rows"
+
+
+def answered(said):
+    return not isinstance(said, str)
+
+
+def test_another_name_for_the_same_file_has_the_same_owners_file(hospital):
+    """Once, a new name had a new policy, which allowed exact numbers."""
+    hospital.owner(without_noise=False)
+    assert "got a query without noise" in hospital.diagnose()
+    assert "got a query without noise" in hospital.diagnose("data.name=v2")
+    shutil.copy(hospital.folder / "visits.csv", hospital.folder / "copy.csv")
+    assert FIXED in hospital.diagnose("data.name=v2", "data.source.categorical=[age, crp]")
+    linked = hospital.folder / "link.csv"
+    linked.symlink_to(hospital.folder / "visits.csv")
+    assert "got a query without noise" in hospital.diagnose("data.name=v3", "data.source.path=./link.csv")
+
+
+def test_a_copy_of_the_file_is_known_by_its_cells_whatever_is_made_of_them(hospital):
+    """The copy has an owner's file of its own, and the register knows the rows under any recoding."""
+    assert answered(hospital.diagnose())
+    shutil.copy(hospital.folder / "visits.csv", hospital.folder / "copy.csv")
+    for recoding in ([], ["data.source.categorical=[age, crp]", "data.features=[]"], ["data.source.label=sex"]):
+        said = hospital.diagnose(f"data.name=v{len(recoding)}", "data.source.path=copy.csv", *recoding)
+        assert "training rows that other silos of private/visits reported" in said
+        shutil.rmtree(hospital.folder / "private" / f"v{len(recoding)}")
+
+
+@pytest.mark.parametrize(
+    "recoding",
+    [
+        ["data.source.categorical=[age, crp]", "data.source.drop=[patient, sex, ward]", "data.features=[]"],
+        ["data.source.drop=[patient, crp]", "data.features=[{name: age, low: 0, high: 120}]"],
+        ["data.source.label=sex"],
+    ],
+)
+def test_one_patient_leaves_and_all_numbers_are_recoded(recoding, hospital):
+    """Once, no hash of a row was then what it was, and the difference of two reports was the patient."""
+    assert answered(hospital.diagnose())
+    hospital.save(table()[2:])
+    assert FEW in hospital.diagnose(), "the usual question is refused"
+    assert FIXED in hospital.diagnose(*recoding)
+    hospital.owner(may_differ=["source", "features"])
+    said = hospital.diagnose(*recoding)
+    assert not answered(said)
+    assert FEW in said or "got other bins of" in said, (
+        "the ledger knows the cells also where the owner allows recodings"
+    )
+
+
+def test_a_value_is_made_missing_to_leave_out_its_row(hospital):
+    """Once, `na_values` with one value and `drop_rows` left out the one patient who has it."""
+    lone = table()[0][3]
+    assert answered(hospital.diagnose())
+    asked = ["data.source.missing=drop_rows", f'data.source.na_values=["{lone}"]']
+    assert FIXED in hospital.diagnose(*asked)
+    hospital.owner(may_differ=["source", "features"])
+    assert FEW in hospital.diagnose(*asked)
+
+
+def test_the_column_of_patients_is_left_out(hospital):
+    """Once, a patient of many visits was counted as many rows."""
+    grown = Hospital(hospital.here, unit="patient", drop=[])
+    (grown.folder / "private" / "visits" / "owner.yaml").unlink()
+    assert answered(grown.diagnose()), "the owner names the column before any report"
+    new = [["north", "new", 50 + visit, 59 + visit / 20, "f", "eye", "well"] for visit in range(14)]
+    grown.save(table() + new)
+    assert FEW in grown.diagnose(), "one patient came"
+    for asked in ([], ["diagnose.noise={epsilon: 4}"]):
+        assert FIXED in grown.diagnose("data.source.unit=null", "data.source.drop=[patient]", *asked)
+
+
+def test_public_data_are_partitioned_first_under_the_name(hospital):
+    """Once, the store of digits, whose rows anyone may report, stayed that of the table after it."""
+    digits = ["data.source={kind: digits}", "data.scheme=[{kind: equal, clients: 3}]", "data.features=[]"]
+    assert "whose store private/visits belongs to the source visits.csv" in hospital.diagnose(*digits)
+    make(hospital.here.open("data.name=later", *digits))
+    shutil.rmtree(hospital.folder / "private" / "visits")
+    make(hospital.here.open("data.name=later"))
+    file = (hospital.folder / "private" / "later" / "owner.yaml").read_text()
+    assert "other_silos: false" in file
+    assert "owners_view: false" in file
+    assert 'path: "visits.csv"' in file
+
+
+def test_any_column_is_the_label(hospital):
+    for column in ("crp", "sex", "ward"):
+        assert FIXED in hospital.diagnose(f"data.source.label={column}", "diagnose.bins=300")
+
+
+def counts(hospital, *overrides):
+    """The bytes of the noisy answers of both silos."""
+    project = hospital.here.open("diagnose.noise={epsilon: 1}", *overrides)
+    make(project)
+    query = build_query(project.silos, project.params.diagnose, None)
+    messages = map_clients(PlainRunner(), report_summary, project.silos, stack=4, private=project.ledgers, query=query)
+    return {c: m.counts[i].numpy().tobytes() for m in messages for i, c in enumerate(m.clients)}
+
+
+def test_under_noise_equal_bytes_do_not_tell_that_no_row_changed(hospital):
+    """Once, the bytes of a silo were the same exactly if none of its rows had changed."""
+    first = counts(hospital)
+    assert counts(hospital) == first, "the same question on the same version"
+    hospital.save(table()[:-1])  # a patient of south leaves
+    second = counts(hospital)
+    assert first["north"] != second["north"], "no row of north changed"
+    assert first["south"] != second["south"]
+    spent = {s["name"]: s["spent"] for s in describe_data.ledgers(hospital.here.open(), False)["silos"]}
+    assert spent["north"] == spent["south"] > 1, "a version with changed rows costs budget, at every silo"
+
+
+def test_the_hash_of_a_version_confirms_no_guess(hospital, world_at, tmp_path):
+    """Whoever knows all rows but one value makes the version of each guess; without the secret none is equal."""
+    version = make(hospital.here.open())["data_version"]
+    guess = Hospital(world_at(tmp_path / "elsewhere"))
+    guess.save(table())
+    assert make(guess.here.open())["data_version"] != version
+    assert make(hospital.here.open("data.seed=1", "data.seed=0"))["data_version"] == version, (
+        "with the secret it is equal"
+    )
+
+
+def test_show_stats_and_diff_tell_no_class_of_one_row(hospital):
+    rows = table()
+    rows[0][-1] = "lost"  # a class of one patient of north
+    hospital.save(rows)
+    before = make(hospital.here.open())["data_version"]
+    shown = {c["name"]: c["label_shares"] for c in describe_data.overview_with_figure(hospital.here.open())["clients"]}
+    assert shown["north"]["lost"] is None
+    with pytest.raises(RefusalError, match="got a class with fewer than 10 different training rows"):
+        client_statistics(hospital.here.open(), "north", "conditional")
+    hospital.save(rows[:2] + rows[4:])
+    after = make(hospital.here.open())["data_version"]
+    (change,) = (
+        each for each in describe_data.diff(hospital.folder, before, after)["silos"] if each["client"] == "north"
+    )
+    assert change["before"] == change["before"] | {"label_shares": {}, "mean": None}
+    shown = describe_data.overview_with_figure(hospital.here.open())
+    assert FEW in shown["refused"]["north"], "the difference of both would be the patient who left"
+    hospital.owner(owners_view=True)
+    shares = {c["name"]: c["label_shares"] for c in describe_data.overview_with_figure(hospital.here.open())["clients"]}
+    assert sum(shares["north"].values()) == pytest.approx(1)
+
+
+def test_statistics_of_a_silo_that_lost_a_patient_are_refused(hospital):
+    assert client_statistics(hospital.here.open(), "north", "conditional")["rows"] == 90
+    hospital.save(table()[2:])
+    make(hospital.here.open())
+    with pytest.raises(RefusalError, match=FEW):
+        client_statistics(hospital.here.open(), "north", "conditional")
+
+
+def test_an_owner_refuses_methods_that_send_gradients_of_few_rows(hospital):
+    project = hospital.here.open()
+    setup = project.training_setup(0)
+    check_allowed(project, "fedsgd", setup)
+    hospital.owner(methods=["fedavg"])
+    with pytest.raises(RefusalError, match="got fedsgd, expected one of fedavg, as the owner has set under methods"):
+        check_allowed(project, "fedsgd", setup)
+    check_allowed(project, "fedavg", setup)
+    hospital.owner(methods="all", training_rows=91)
+    with pytest.raises(RefusalError, match=r"client north \(and 1 more\): got 90 training rows, expected 91 or more"):
+        check_allowed(project, "fedavg", setup)
+    hospital.owner(training_rows=1, silos={"north": {"commands": ["diagnose"]}})
+    with pytest.raises(RefusalError, match="client north: got run, expected one of diagnose"):
+        check_allowed(project, "fedavg", setup)
+    check_allowed(hospital.here.open("clients.leave={north: 1}"), "fedavg", setup)
+
+
+def test_a_kind_of_message_that_the_owner_does_not_list_does_not_leave(hospital):
+    hospital.owner(messages=["Update"])
+    assert "got ShiftNumbers, expected one of Update, as the owner has set under messages" in hospital.diagnose()
