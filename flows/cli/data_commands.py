@@ -360,14 +360,14 @@ def data_ledger(
 
 def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
     """Print a row for each silo, and the file that says what they may report."""
-    table = console.table(
-        "silo", "without noise", "with noise", "epsilon spent", "budget", "exact numbers", "last report"
-    )
+    table = console.table("silo", "exact", "noisy", "epsilon", "budget", "exact numbers", "last report (UTC)")
     for silo in answer["silos"][:_MAX_LISTED]:
         spent = f"{silo['spent']:.3g}"
         cells = ["-"] * 3 if silo["missing"] else [str(silo["exact"]), str(silo["noisy"]), spent]
         exact = "allowed" if silo["without_noise"] else "refused"
-        table.add_row(silo["name"], *cells, f"{silo['budget']:g}", exact, silo["last"] or "-")
+        table.add_row(
+            silo["name"], *cells, f"{silo['budget']:g}", exact, silo["last"].replace("T", " ").replace("Z", "") or "-"
+        )
     console.print(table)
     if len(answer["silos"]) > _MAX_LISTED:
         console.print(f"… and {len(answer['silos']) - _MAX_LISTED} more silos; --json lists them all")
@@ -378,7 +378,7 @@ def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
         console.print("next: bring private/ back from a copy, or run `siloflow data ledger --new`")
     for name in answer["unknown"]:
         console.print(f"{answer['policy']}: silos: got {name}, expected a silo of these data. Correct its name.")
-    console.print(f"owner's file  {answer['policy']}: what these silos may be asked", soft_wrap=True)
+    console.print(f"owner's file  {answer['policy']}")
 
 
 def share_bars(shares: dict[str, float | None]) -> str:

@@ -25,7 +25,8 @@ def test_data_of_ones_own_after_public_ones_get_a_file_of_their_owners(project: 
     raw = yaml.safe_load((project / "params.yaml").read_text())
     raw["data"] |= {"source": {"kind": "npz", "path": "own.npz"}, "scheme": [{"kind": "column", "column": "client"}]}
     (project / "params.yaml").write_text(yaml.safe_dump(raw))
-    (note,) = make(Project.open(root=project))["notes"]
+    note, unit = make(Project.open(root=project))["notes"]
+    assert unit.startswith("no data.source.unit: ten rows may be one person's")
     assert note.startswith("private/digits/owner.yaml: made. Only the owner of these silos changes it")
     assert "other_silos: false" in owner.read_text()
     assert make(Project.open(root=project))["notes"] == []

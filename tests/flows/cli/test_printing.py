@@ -184,6 +184,8 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             ],
             "count": 3,
             "opened": 1,
+            "reported": True,
+            "refused": {EVIL: EVIL},
             "rows": ROWS,
             "sizes": {split: {"least": 1, "median": 1.5, "most": 2} for split in ROWS},
             "laws": [{"domain": EVIL, "clients": 2, "rows": ROWS, "label_shares": {EVIL: 1.0}, "target": None}],
@@ -194,7 +196,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "data_version": EVIL,
             "figure": EVIL,
         },
-        6,
+        7,
     ),
     "diagnose": (
         {
@@ -417,6 +419,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                     "exact": 1,
                     "noisy": 0,
                     "spent": 0.5,
+                    "last": "2026-01-01T10:00:00Z by x",
                     "budget": 8.0,
                     "without_noise": True,
                     "missing": False,
