@@ -10,7 +10,7 @@ from flows.project.project import Project
 from flows.project.project_data import SOURCE_HASHES, exclusive_data_access
 from silos.dataset import SPLITS
 from silos.errors import UserError
-from silos.privacy.owned_source import check_source, find_store, prepare_store, reported_nothing
+from silos.privacy.owned_source import check_partition, find_store, prepare_store, reported_nothing
 from silos.privacy.owner_file import OPENED, OWNER_FILE, has_store
 from silos.sources.source_params import Folder, is_public
 from silos.sources.source_registry import content_hashes
@@ -93,7 +93,7 @@ def _prepare_store(project: Project) -> list[str]:
                 "silos report nothing until you bring private/ back from a copy, or run `siloflow data ledger --new`."
             ]
     written = prepare_store(project.root, data)
-    check_source(project.root, data)
+    check_partition(project.root, data)
     if written is None or is_public(data.source):
         return []
     notes = [

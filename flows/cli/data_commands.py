@@ -185,10 +185,10 @@ def _check_partition(project: "Project") -> None:
     """Raise UserError if another command works on data/, or the source cannot be read or is read otherwise than may be."""
     from flows.core.console.progress import saying_if_long
     from flows.project.project_data import exclusive_data_access
-    from silos.privacy.owned_source import check_source
+    from silos.privacy.owned_source import check_partition
     from silos.storage.partition_store import read
 
-    check_source(project.root, project.params.data)  # first: what cannot be read is named in errors
+    check_partition(project.root, project.params.data)  # first: what cannot be read is named in errors
     with exclusive_data_access(project.root, "`siloflow partition`"):
         pass
     source = project.params.data.source

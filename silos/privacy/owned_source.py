@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from silos.data_params import DataParams
 from silos.errors import RefusalError, UserError, shown
-from silos.privacy.owner_file import OPENED, OWNER_FILE, OwnerFile, make_store, read_owner_file
+from silos.privacy.owner_file import OPENED, OWNER_FILE, OwnerFile, check_command, make_store, read_owner_file
 from silos.sources.source_params import PUBLIC_KINDS, is_public
 
 
@@ -39,6 +39,12 @@ def prepare_store(root: Path, data: DataParams) -> Path | None:
     if file.exists() and not is_public(data.source) and _kind(read_owner_file(file)) in PUBLIC_KINDS:
         file.unlink()
     return file if make_store(store, data) else None
+
+
+def check_partition(root: Path, data: DataParams) -> None:
+    """Raise RefusalError if the owner's file does not let whoever asks partition the source, or read it so."""
+    check_command(find_store(root, data), "partition", [""])
+    check_source(root, data)
 
 
 def check_source(root: Path, data: DataParams) -> None:

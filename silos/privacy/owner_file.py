@@ -31,7 +31,7 @@ OPENED = ".opened"
 
 MOST_BINS = 1024
 
-COMMANDS = ("diagnose", "evaluate", "run", "show", "stats")
+COMMANDS = ("diagnose", "evaluate", "partition", "run", "show", "stats")
 """What silos may be asked for; `run` is all training, also that of compare, tune, advise and reproduce."""
 
 MAY_DIFFER = ("scheme", "seed", "split")
@@ -42,7 +42,7 @@ _TEXT = """\
 # What may be asked of these silos, in all runs together. Only their owner changes this file: params.yaml can ask for less,
 # never for more. docs/owner.md explains each key.
 {data}may_differ: []        # what whoever asks may set otherwise under data, such as [source.drop, features]
-commands: all         # or a list of diagnose, evaluate, run (all training), show, stats
+commands: all         # or a list of diagnose, evaluate, partition, run (all training), show, stats
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
 training_rows: 1      # training rows below which a silo takes no part in training
@@ -211,10 +211,11 @@ def has_owners_view(folder: Path, silo: str) -> bool:
 
 def _not_allowed(path: Path | None, silos: Sequence[str], key: str, got: str, way_out: str) -> RefusalError:
     assert path is not None
+    who = f"client {silos[0]}" if silos[0] else "silos"
     more = f" (and {len(silos) - 1} more)" if len(silos) > 1 else ""
     listed = getattr(read_owner_file(path).of(silos[0]), key)
     return RefusalError(
-        f"client {silos[0]}{more}: got {got}, expected one of {', '.join(listed) or 'nothing'}, as the owner has set "
+        f"{who}{more}: got {got}, expected one of {', '.join(listed) or 'nothing'}, as the owner has set "
         f"under {key} in {path}. {way_out}, or let the owner change it."
     )
 

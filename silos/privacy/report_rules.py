@@ -99,8 +99,8 @@ def difference_refusal(client: str, before: str, version: str, kind: Kind, least
         )
     return RefusalError(
         f"client {client}: its rows and those of an earlier report without noise {differ}, removed or added, or by fewer "
-        "values of a column. Subtracting the two reports would reveal these. `siloflow data diff VERSION` shows the owner "
-        f"the class. {way_out}"
+        "values of a column. Subtracting the two reports would reveal these. With `owners_view: true` "
+        f"in its owner's file, `siloflow data diff VERSION` shows the class. {way_out}"
     )
 
 

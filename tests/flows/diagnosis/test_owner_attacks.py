@@ -251,6 +251,21 @@ def test_an_owner_refuses_methods_that_send_gradients_of_few_rows(hospital):
     check_allowed(hospital.here.open("clients.leave={north: 1}"), "fedavg", setup)
 
 
+def test_an_owner_keeps_the_partition_and_all_else_to_himself(hospital):
+    hospital.owner(commands=[])
+    with pytest.raises(
+        RefusalError, match="silos: got partition, expected one of nothing, as the owner has set under commands"
+    ):
+        make(hospital.here.open())
+    assert "got diagnose, expected one of nothing" in hospital.diagnose(partition=False)
+    with pytest.raises(RefusalError, match="got stats, expected one of nothing"):
+        client_statistics(hospital.here.open(), "north", "conditional")
+    shown = describe_data.overview_with_figure(hospital.here.open())
+    assert [client["label_shares"] for client in shown["clients"]] == [{}, {}]
+    with pytest.raises(RefusalError, match="got run, expected one of nothing"):
+        check_allowed(hospital.here.open(), "fedavg", hospital.here.open().training_setup(0))
+
+
 def test_a_kind_of_message_that_the_owner_does_not_list_does_not_leave(hospital):
     hospital.owner(messages=["Update"])
     assert "got ShiftNumbers, expected one of Update, as the owner has set under messages" in hospital.diagnose()

@@ -155,7 +155,8 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
         assert str(refused.value) == (
             "client oslo: its rows and those of an earlier report without noise differ by fewer than 10 different rows of a "
             "class, removed or added, or by fewer values of a column. Subtracting the two reports would reveal these. "
-            "`siloflow data diff VERSION` shows the owner the class. Wait until the class has lost none or at least ten "
+            "With `owners_view: true` in its owner's file, `siloflow data diff VERSION` shows the class. "
+            "Wait until the class has lost none or at least ten "
             "rows, and gained none or at least ten, or report with noise: `siloflow diagnose --set "
             "'diagnose.noise={epsilon: 4}'`."
         )
