@@ -35,6 +35,7 @@ _TEXT = f"""\
 budget: 8.0           # epsilon of all reports with noise
 delta: 1.0e-05        # at which epsilon is counted
 least_rows: {LEAST_ROWS}        # different rows that a class needs to be reported
+least_cell: {LEAST_ROWS}        # different rows of a class in a cell of exact counts that has any; 1 allows single rows
 bins: {MOST_BINS}            # the most bins of a number
 without_noise: true   # whether exact numbers are reported
 other_bins: false     # whether rows that were counted in some bins may be counted in others, without noise
@@ -58,6 +59,7 @@ class Policy(Section):
     budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     least_rows: int = Field(default=LEAST_ROWS, ge=LEAST_ROWS, le=param_limits.TIMES)
+    least_cell: int = Field(default=LEAST_ROWS, ge=1, le=param_limits.TIMES)
     bins: int = Field(default=MOST_BINS, ge=1, le=MOST_BINS)
     without_noise: bool = True
     other_bins: bool = False
@@ -68,10 +70,16 @@ DEFAULT = Policy()
 
 
 def make_store(folder: Path, other_silos: bool = False) -> None:
-    """Make what a store lacks: the policy with its defaults, and the folder of opened ledgers."""
+    """Make what a store lacks: the policy with its defaults, and the folder of opened ledgers.
+
+    other_silos: whether the rows are public, so that other silos may report them, and cells of single rows are counted.
+    """
     (folder / OPENED).mkdir(parents=True, exist_ok=True)
     if not (folder / POLICY).exists():
-        text = _TEXT.replace("other_silos: false", "other_silos: true ") if other_silos else _TEXT
+        text = _TEXT
+        if other_silos:
+            text = text.replace("other_silos: false", "other_silos: true ")
+            text = text.replace(f"least_cell: {LEAST_ROWS}", f"least_cell: {1:<{len(str(LEAST_ROWS))}}")
         write_bytes(folder / POLICY, text.encode())
 
 
@@ -196,6 +204,7 @@ _EXPECTED = {
     "budget": "a number from 0 on",
     "delta": "a number between 0 and 1",
     "least_rows": f"a whole number of {LEAST_ROWS} or more",
+    "least_cell": "a whole number of 1 or more",
     "bins": f"a whole number from 1 to {MOST_BINS}",
     "without_noise": _SWITCH,
     "other_bins": _SWITCH,

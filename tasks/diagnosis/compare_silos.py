@@ -18,6 +18,7 @@ from models.diagnosis.client_summaries.client_summary import (
     concatenate_summaries,
     overall_moments,
 )
+from models.diagnosis.client_summaries.common_cells import spread_counts
 from models.diagnosis.client_summaries.gaussian_mechanism import (
     clip_negative,
     counts_sensitivity,
@@ -93,7 +94,7 @@ def missing_reports(summaries: Summaries, layout: Layout) -> MissingReports:
     rows_of_class[:, :-1] = np.maximum(rows_of_class[:, :-1], np.nan_to_num(summaries.labels))
     absent = (total > 0) & (missing == rows_of_class.sum(-1, keepdims=True))
     withheld = (total == missing) & ~absent & total.any(-1, keepdims=True)
-    values = np.pad(cells[..., :-1].sum(0), ((0, 0), (0, 1)))
+    values = np.pad(spread_counts(summaries, layout).sum(-1)[..., :-1].sum(0), ((0, 0), (0, 1)))
     adjacent = values[:, :-1] + values[:, 1:]  # an edge may split the crowd
     varies = np.nan_to_num(overall_moments(summaries)[:, 2]) > 0
     crowded = layout.numeric & varies & (adjacent.max(-1, initial=0) > _NEARLY_ALL * values.sum(-1))
