@@ -107,7 +107,8 @@ def _note_on_policy(project: Project, store: Path) -> list[str]:
         return []
     return [
         f"private/{data.name}/{POLICY}: got other_silos: true, as for the source {before}, expected false for data of your "
-        "own, so that rows which another silo has reported are refused. Set it to false."
+        "own, so that rows which another silo has reported are refused. Set it to false, and least_cell to "
+        "10, so that no cell of one row is reported."
     ]
 
 

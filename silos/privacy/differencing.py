@@ -148,8 +148,7 @@ class Values:
     columns: by name; groups: classes and OTHER; sizes: (columns, groups) the numbers of values; tokens: (values,)
     uint32, by columns, groups and size: 4 times a number that is equal for equal values of a column, and the copies of
     the row before it, at most 2; units: (values,) uint64, the units of rows, None if they have none; bins: by feature,
-    what identifies its bins; unit: the column of units, since those of two columns cannot be compared; counted_in: by
-    feature with merged bins, the bin in which the rows of each are counted.
+    what identifies its bins; unit: the column of units, since those of two columns cannot be compared.
     """
 
     columns: tuple[str, ...]
@@ -159,7 +158,6 @@ class Values:
     units: np.ndarray | None = None
     bins: Mapping[str, str] = field(default_factory=dict)
     unit: str = ""
-    counted_in: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -173,7 +171,6 @@ class Values:
         units: np.ndarray | None = None,
         bins: Mapping[str, str] | None = None,
         unit: str = "",
-        counted_in: Mapping[str, Sequence[int]] | None = None,
     ) -> "Values":
         """Collect the tokens of rows, sorted to hide the order of rows.
 
@@ -205,7 +202,6 @@ class Values:
             None if units is None else flat_units[kept],
             dict(bins or {}),
             unit,
-            dict(counted_in or {}),
         )
 
     @cached_property
@@ -250,57 +246,16 @@ def smallest_change(before: Values | None, after: Values | None) -> int:
     """Return the fewest values, above 0, that the difference of one column removes or adds; 0 if no column changed.
 
     Columns are compared for each class, and for classes together, since rows may be given another class. A class that
-    one report has alone is compared together with the pool, into which it may have moved. Bins are compared as they are,
-    and once more as both reports count them: ten rows may change their bins, and one of them its merged bin.
+    one report has alone is compared together with the pool, into which it may have moved.
     """
     if before is None or after is None:
         return 0
     merged = _merged_groups(before.groups, after.groups)
     smallest = [0]
-    for first, second in [(before, after), *_in_common_bins(before, after)]:
-        for names in _chunks(first, second):
-            changes = _changes(names, first, second, merged)
-            smallest += [changes.smallest()] if changes else []
+    for names in _chunks(before, after):
+        changes = _changes(names, before, after, merged)
+        smallest += [changes.smallest()] if changes else []
     return min((size for size in smallest if size), default=0)
-
-
-def _in_common_bins(before: Values, after: Values) -> list[tuple[Values, Values]]:
-    """Return both reports with bins that either counts in another one replaced by this; nothing if there are none."""
-    features = [
-        name
-        for name in before.counted_in.keys() | after.counted_in.keys()
-        if name in before.bins and before.bins[name] == after.bins.get(name)
-    ]
-    if not features:
-        return []
-    common = dict[str, np.ndarray]()
-    for name in features:
-        of_both = [np.array(values.counted_in[name]) for values in (before, after) if name in values.counted_in]
-        common[f"{name}{IN_BINS}"] = _joined(of_both)
-    parts = []
-    for values in (before, after):
-        tokens = values.tokens.copy()
-        for column in common.keys() & {*values.columns}:
-            at = values.column(column)
-            bins, numbers = common[column].astype(np.uint32), tokens[at] >> np.uint32(2)
-            of_bins = numbers < len(bins)
-            tokens[at] = (
-                np.where(of_bins, bins[np.where(of_bins, numbers, 0)], numbers) << np.uint32(2) | tokens[at] & 3
-            )
-        parts.append(replace(values, tokens=tokens))
-    return [(parts[0], parts[1])]
-
-
-def _joined(counted_in: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the bin in which all reports count each bin: (bins,)."""
-    cells = max(map(len, counted_in))  # a wider feature may have come
-    joined = np.arange(cells)
-    while True:
-        before = joined
-        for bins in counted_in:
-            joined = np.append(bins, np.arange(len(bins), cells))[joined]
-        if np.array_equal(joined, before):
-            return joined
 
 
 def renamed_as(before: Values | None, after: Values | None) -> Values | None:
@@ -330,9 +285,7 @@ def renamed_as(before: Values | None, after: Values | None) -> Values | None:
     names |= {name: f"{name}{WHOLE}" for name in {*names.values()} & {*features[1]} - names.keys()}
     names |= {f"{name}{IN_BINS}": f"{other}{IN_BINS}" for name, other in names.items()}
     columns = tuple(names.get(name, name) for name in after.columns)
-    bins = {names.get(name, name): each for name, each in after.bins.items()}
-    counted_in = {names.get(name, name): each for name, each in after.counted_in.items()}
-    return replace(after, columns=columns, bins=bins, counted_in=counted_in)
+    return replace(after, columns=columns, bins={names.get(name, name): bins for name, bins in after.bins.items()})
 
 
 def other_bins(before: Values | None, after: Values | None) -> list[str]:
@@ -507,9 +460,7 @@ def packed(groups_by_feature: ReportedGroups, values: Values | None = None) -> d
             arrays[json.dumps([feature, name])] = rows[order].astype(np.uint64)
     if values is None:
         return arrays
-    kept: dict[str, object] = {"columns": values.columns, "groups": values.groups}
-    kept |= {"bins": dict(values.bins), "unit": values.unit}
-    kept |= {"counted_in": dict(values.counted_in)} if values.counted_in else {}
+    kept = {"columns": values.columns, "groups": values.groups, "bins": dict(values.bins), "unit": values.unit}
     names = json.dumps(kept)
     arrays |= {"names": np.frombuffer(names.encode(), np.uint8), "sizes": values.sizes.astype(np.int64)}
     arrays |= {"tokens": values.tokens}
@@ -535,5 +486,4 @@ def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[ReportedGroups, Values |
         arrays.get("units"),
         kept["bins"],
         kept.get("unit", ""),
-        kept.get("counted_in", {}),
     )

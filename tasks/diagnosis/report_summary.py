@@ -185,8 +185,8 @@ class LocalSummary:
         ):
             used[:, feature] &= ~withheld[column.index]
             groups[layout.names[feature]] = dict(_groups(rows, column.index, used[:, feature], names))
-        bins, counted_in = (_bins(layout), self.counted_in(query)) if query.counts else ({}, None)
-        return groups, self.values(ledger, query, rows, layout.names, x, used, names, column.index, bins, counted_in)
+        bins = _bins(layout) if query.counts else {}
+        return groups, self.values(ledger, query, rows, layout.names, x, used, names, column.index, bins)
 
     def values(
         self,
@@ -199,11 +199,10 @@ class LocalSummary:
         names: Sequence[str],
         group: np.ndarray,
         bins: Mapping[str, str],
-        counted_in: np.ndarray | None = None,
     ) -> Values:
         """Return the values behind a report of x (rows, columns), where `used`, by the groups of rows and their names.
 
-        rows: as the method `rows` returns them; counted_in: (columns, cells), the cells in which `bins` are counted.
+        rows: as the method `rows` returns them.
 
         Each column is compared by its values and, if values are counted in bins, by these. Of a picture, all columns
         follow from all its pixels, so its hash is compared instead of their values.
@@ -233,7 +232,6 @@ class LocalSummary:
             None if rows.ndim == 1 else rows[inside, 1],
             bins,
             "" if self.unit is None else str(self._unit_column),
-            {} if counted_in is None else _merged_cells(columns, counted_in),
         )
 
     def _name(self, class_index: int) -> str:
@@ -243,12 +241,6 @@ class LocalSummary:
 
 TARGET_COLUMN = "the target"
 """The name of the column of a regression's target."""
-
-
-def _merged_cells(columns: Sequence[str], counted_in: np.ndarray) -> dict[str, list[int]]:
-    """Return the cells in which each feature's are counted, of the features with merged cells."""
-    merged = (counted_in != np.arange(counted_in.shape[1])).any(-1)
-    return {columns[at]: counted_in[at].tolist() for at in np.flatnonzero(merged).tolist()}
 
 
 def _bins(layout: Layout) -> dict[str, str]:

@@ -25,6 +25,7 @@ def test_data_of_ones_own_after_public_ones_are_said_to_have_the_policy_of_these
     assert note.startswith(
         "private/digits/policy.yaml: got other_silos: true, as for the source digits, expected false"
     )
+    assert "Set it to false, and least_cell to 10" in note
     assert make(Project.open(root=project))["notes"] == []
 
 

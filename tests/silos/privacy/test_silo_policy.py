@@ -84,6 +84,16 @@ def test_a_policy_may_name_silos_of_the_data_and_those_that_have_a_ledger(store)
     check_named_silos(store / "elsewhere", [])
 
 
+def test_cells_of_one_row_are_reported_of_public_rows_only_unless_the_owner_allows_it(tmp_path):
+    make_store(tmp_path / "own")
+    make_store(tmp_path / "digits", other_silos=True)
+    policies = [policy_of(tmp_path / name, "oslo") for name in ("own", "digits")]
+    assert [(policy.least_cell, policy.other_silos) for policy in policies] == [(10, False), (1, True)]
+    (tmp_path / "own" / POLICY).write_text("silos: {oslo: {least_cell: 1}, rome: {least_cell: 0}}\n")
+    with pytest.raises(UserError, match=r"silos\.rome\.least_cell: got 0, expected a whole number of 1 or more\. "):
+        policy_of(tmp_path / "own", "oslo")
+
+
 def test_a_silos_folder_begins_with_what_is_readable_of_its_name():
     assert folder_name("St. Olav, ward 3").startswith("St-Olav-ward-3-")
     names = ["a" * 60, "a" * 61, "a" * 62]
