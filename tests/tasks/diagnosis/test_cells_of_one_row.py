@@ -8,8 +8,12 @@ import pytest
 from flows.diagnosis.query_clients import collect_answers
 from models.diagnosis.client_summaries.rank_correlations import PairQuery
 from silos.client_store import ClientStore
+from silos.cohort import Silos, Stack
+from silos.data_params import DataParams
+from silos.storage.partition_store import write
 from tasks.diagnosis.compare_feature_pairs import report_feature_pairs
-from tasks.diagnosis.report_summary import join_summaries
+from tasks.diagnosis.report_summary import join_summaries, open_ledger
+from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner
 
 NUMBERS = [{"name": name, "low": -4, "high": 4, "missing": {"fill": 0}} for name in ("a", "b")]
@@ -143,6 +147,29 @@ def test_where_bins_are_merged_shows_the_class_of_no_row(silos_of, asked):
     between = [int(((at > one) & (at <= other)).sum()) for one, other in pairwise(cuts)]
     assert len(cuts) > 5
     assert not any(map(few, between))
+
+
+@pytest.mark.parametrize(("kind", "least"), [("digits", 1), ("npz", 10)])
+def test_a_sweep_of_public_data_without_a_store_may_have_cells_of_one_row(kind, least, silos_of, tmp_path):
+    if kind == "npz":
+        silos = silos_of({"a": clinical(0, (30, 30))}, features=FEATURES)
+    else:
+        data = DataParams.model_validate(
+            {
+                "name": "digits",
+                "seed": 0,
+                "source": {"kind": "digits"},
+                "scheme": [{"kind": "equal", "clients": 9}],
+                "split": {"validation": 0.0, "test": 0.0},
+            }
+        )
+        write(tmp_path / "data" / "digits", data, tmp_path)
+        silos = Silos.open(tmp_path / "data" / "digits", "digits")
+    client = silos.clients[0]
+    rows = load_rows(silos, Stack((client,), 1), "train", "cpu")
+    folder = tmp_path / "private" / "swept" / ".partitions" / "0123"
+    _, local = open_ledger(silos, ClientStore(str(folder)), client, rows.x[0], rows.y[0])
+    assert local.least_cell == least
 
 
 def test_correlations_and_far_values_show_no_cell_of_few_rows(silos_of, asked, tmp_path):
