@@ -97,19 +97,23 @@ def spread_counts(summaries: Summaries, layout: Layout) -> np.ndarray:
     counts = summaries.counts
     if summaries.counted_in is None or not counts.shape[-2]:
         return counts
-    result = counts.copy()
+    result, bins = counts.copy(), layout.bins
+    first = np.arange(len(counts))[:, None] * bins
     for feature in np.flatnonzero(layout.numeric).tolist():
-        cells = summaries.counted_in[:, feature, : layout.bins]
-        ends = inner_edges(layout.low[feature], layout.high[feature], layout.bins)
+        cells = summaries.counted_in[:, feature, :bins].astype(np.int64)
+        ends = inner_edges(layout.low[feature], layout.high[feature], bins)
         mean, deviation = np.moveaxis(summaries.moments[:, feature, :, 1:3], -1, 0)
         known = np.isfinite(mean) & (deviation > 0)
         below = ndtr((ends - np.where(known, mean, 0.0)[..., None]) / np.where(known, deviation, 1.0)[..., None])
         share = np.diff(below, prepend=0.0, append=1.0, axis=-1) * known[..., None] + _LEAST_SHARE
-        for client in np.flatnonzero((cells != np.arange(layout.bins)).any(-1)).tolist():
-            of_run = np.zeros((layout.bins, counts.shape[-1]))
-            np.add.at(of_run, cells[client], share[client].T)
-            of_bin = divide_or_zero(share[client].T, of_run[cells[client]])
-            result[client, feature, : layout.bins] = of_bin * counts[client, feature, cells[client]]
+        for column in range(counts.shape[-1]):
+            of_bins = share[:, column]
+            of_run = np.bincount((first + cells).ravel(), of_bins.ravel(), first.size * bins).reshape(-1, bins)
+            of_run, rows = (np.take_along_axis(part, cells, 1) for part in (of_run, counts[:, feature, :bins, column]))
+            spread = divide_or_zero(of_bins, of_run) * rows
+            result[:, feature, :bins, column] = np.where(
+                (cells != np.arange(bins)).any(-1, keepdims=True), spread, rows
+            )
     return result
 
 

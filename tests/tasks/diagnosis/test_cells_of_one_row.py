@@ -7,11 +7,13 @@ import pytest
 
 from flows.diagnosis.query_clients import collect_answers
 from models.diagnosis.client_summaries.rank_correlations import PairQuery
+from models.diagnosis.fomichev_distances import Readings
 from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
 from tasks.diagnosis.compare_feature_pairs import report_feature_pairs
+from tasks.diagnosis.compare_silos import compare_silos
 from tasks.diagnosis.report_summary import join_summaries, open_ledger
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner
@@ -147,6 +149,26 @@ def test_where_bins_are_merged_shows_the_class_of_no_row(silos_of, asked):
     between = [int(((at > one) & (at <= other)).sum()) for one, other in pairwise(cuts)]
     assert len(cuts) > 5
     assert not any(map(few, between))
+
+
+@pytest.mark.parametrize("most_pairs", [5000, 0])
+@pytest.mark.parametrize("verdict", ["guarded", "moments", "paper"])
+def test_silos_that_merged_cells_are_compared_by_every_verdict(verdict, most_pairs, silos_of, asked, monkeypatch):
+    """One silo is older, and one has so few rows that it counts most features in one cell."""
+    monkeypatch.setattr("tasks.diagnosis.compare_silos.MOST_PAIRS", most_pairs)
+    silos = {name: clinical(seed, (280, 120)) for seed, name in enumerate("abcd")}
+    silos["d"][0][:, 0] += 1
+    silos["e"] = clinical(9, (14, 12))
+    found = asked(silos_of(silos, features=FEATURES), verdict=verdict)
+    compared = compare_silos.fn(found.answers.messages, found.question, verdict, Readings(), lambda _: None)
+    types = compared.pairs.verdicts.types
+    if most_pairs and verdict != "paper":
+        pairs = list(zip(compared.pairs.first.tolist(), compared.pairs.second.tolist(), strict=True))
+        assert [types[pairs.index((at, 3)), 0] for at in range(3)] == [True] * 3
+    assert compared.of_groups == (not most_pairs and verdict != "moments")
+    if verdict != "moments":
+        assert compared.missing.merged[4].any()
+        assert not compared.missing.merged[:4, :2].any()
 
 
 @pytest.mark.parametrize(("kind", "least"), [("digits", 1), ("npz", 10)])
