@@ -38,7 +38,7 @@ from models.diagnosis.diagnose_pairs import diagnose_pairs
 from models.diagnosis.guarded_tests import TYPES
 
 SIZES = (300, 1000, 3000)
-DRAWS, ALIKE_DRAWS = 60, 200
+DRAWS, ALIKE_DRAWS = 50, 200
 LEAST = (ANY_ROWS, LEAST_ROWS)  # rows of a cell: without and with the guard
 
 _NUMBERS, _WARDS = 5, (0.35, 0.3, 0.2, 0.15)
