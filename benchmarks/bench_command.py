@@ -25,6 +25,9 @@ def bench(
     intervals: Annotated[
         bool, typer.Option("--intervals", help="How often the intervals of a comparison cover a known truth.")
     ] = False,
+    cells: Annotated[
+        bool, typer.Option("--cells", help="What least rows of a cell cost a diagnosis: 15 minutes.")
+    ] = False,
     serving: Annotated[bool, typer.Option("--serving", help="How long requests to a served model take.")] = False,
     advice: Annotated[
         bool,
@@ -45,6 +48,7 @@ def bench(
     """
     parts = {"--tune": tune, "--codebook": codebook, "--regroup": regroup, "--diagnose": diagnose}
     parts |= {"--population": population, "--intervals": intervals, "--serving": serving}
+    parts |= {"--cells": cells}
     parts |= {"--advice": advice, "--live": live}
     with Session(json) as session:
         given = {"--set": bool(overrides), "--device": device != "cpu", "--peer": bool(peer)}
@@ -73,6 +77,10 @@ def bench(
             from benchmarks.bench_intervals import interval_coverage
 
             session.print_result(keep("intervals", interval_coverage(session.print_progress)), _print("intervals"))
+        elif cells:
+            from benchmarks.bench_cells import cells_cost
+
+            session.print_result(keep("cells", cells_cost(session.print_progress)), _print("cells"))
         elif serving:
             from benchmarks.bench_serving import serving_cost
 
@@ -134,7 +142,7 @@ _ACCEPTED_BY = {
     "--repeats": (_WORKLOADS, "--codebook", "--regroup", "--population"),
     "--record": (
         *(_WORKLOADS, "--codebook", "--regroup", "--diagnose", "--population"),
-        *("--intervals", "--serving", "--advice", "--live"),
+        *("--intervals", "--cells", "--serving", "--advice", "--live"),
     ),
 }
 """The parts that read an option, in which `workloads` stands for a call without a part."""

@@ -14,6 +14,7 @@ from models.diagnosis.client_summaries.client_summary import (
     Summaries,
     assign_columns,
     concatenate_summaries,
+    own_cells,
     summarize,
 )
 from models.diagnosis.client_summaries.query import Query
@@ -113,7 +114,8 @@ def _names() -> tuple[str, ...]:
 
 
 def _parts(summaries: Summaries) -> tuple[np.ndarray, ...]:
-    return summaries.rows, summaries.labels, summaries.counts, summaries.moments
+    parts = summaries.rows, summaries.labels, summaries.counts, summaries.moments
+    return *parts, own_cells(summaries).astype(np.int16)
 
 
 def _peak(message: ShiftNumbers, layout: Layout) -> int:

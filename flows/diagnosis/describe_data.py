@@ -162,6 +162,7 @@ def _reported(ledger: Ledger) -> LedgerRecord:
         "budget": policy.budget,
         "delta": policy.delta,
         "least_rows": policy.least_rows,
+        "least_cell": policy.least_cell,
         "bins": policy.bins,
         "without_noise": policy.without_noise,
         "other_bins": policy.other_bins,

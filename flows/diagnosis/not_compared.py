@@ -103,7 +103,11 @@ def _too_few(silos: list[str], least: Mapping[str, int]) -> str:
 
 def _features(comparison: Comparison, layout: Layout) -> list[NotCompared]:
     missing, entries = comparison.missing, list[NotCompared]()
-    for mask, why in ((missing.absent, "no value"), (missing.withheld, "too few values in a class")):
+    for mask, why in (
+        (missing.absent, "no value"),
+        (missing.withheld, "too few values in a class"),
+        (missing.merged, "too few rows of a class for two cells"),
+    ):
         for feature in np.flatnonzero(mask.any(0)).tolist():
             silos = [comparison.clients[i] for i in np.flatnonzero(mask[:, feature])]
             entries.append(_entry("feature", why, [layout.names[feature]], silos))

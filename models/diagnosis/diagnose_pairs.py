@@ -15,6 +15,7 @@ from models.diagnosis.client_summaries.client_summary import (
     divide_or_zero,
     leave_one_out,
 )
+from models.diagnosis.client_summaries.common_cells import in_common_cells
 from models.diagnosis.guarded_tests import ALPHA, LEAST_EFFECT, Evidence, count_evidence, effective_size, priors
 from models.diagnosis.merged_tables import Pairs, build_pairs, impute_rows, max_unreported
 from models.diagnosis.name_shift_types import LIKELY, MIN_ROWS, Verdicts, classify_pairs, restrict_to
@@ -90,7 +91,13 @@ the verdict needs; no feature that varies within such a class.
 
 def reports_rows(pairs: Pairs) -> np.ndarray:
     """Return whether each client reports more than its number of rows: (pairs, 2) bool."""
-    return np.isfinite(pairs.moments[..., ROWS]).any((1, 3))
+    with_moments = np.isfinite(pairs.moments[..., ROWS]).any((1, 3))
+    return with_moments | _rows_with_value(pairs).any((1, 3))
+
+
+def _rows_with_value(pairs: Pairs) -> np.ndarray:
+    """Return the rows counted with a value, of features that may have no moments: (pairs, features, 2, columns)."""
+    return pairs.counts[..., :-1, :].sum(-2) * (pairs.noise is None)
 
 
 def undetermined_reason(pairs: Pairs, min_rows: int = LEAST_ROWS) -> np.ndarray:
@@ -98,7 +105,7 @@ def undetermined_reason(pairs: Pairs, min_rows: int = LEAST_ROWS) -> np.ndarray:
 
     min_rows: rows of a class that the verdict needs on both sides.
     """
-    rows = np.nan_to_num(pairs.moments[..., :-1, ROWS]).min(2)
+    rows = np.maximum(np.nan_to_num(pairs.moments[..., :-1, ROWS]), _rows_with_value(pairs)[..., :-1]).min(2)
     max_rows = rows.max((1, 2), initial=0)
     reasons = [
         (pairs.rows < MIN_ROWS).any(-1),
@@ -224,12 +231,14 @@ def find_differences(p_values: np.ndarray) -> np.ndarray:
 def append_rest(summaries: Summaries) -> Summaries:
     """Append to the clients, for each of them, all other clients combined: (2 clients)."""
     rows = summaries.rows.sum() - summaries.rows
+    together = in_common_cells(summaries)
     rest = Summaries(
         rows,
         _labels_of_others(summaries, rows),
-        summaries.counts.sum(0) - summaries.counts,
+        together.counts.sum(0) - together.counts,
         leave_one_out(summaries.moments),
         None if summaries.noise is None else summaries.noise.sum(0) - summaries.noise,
+        together.counted_in,
     )
     return concatenate_summaries([summaries, rest])
 

@@ -11,6 +11,7 @@ from typing import TypedDict
 import numpy as np
 
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, mixture
+from models.diagnosis.client_summaries.common_cells import counts_of_pairs
 from models.diagnosis.guarded_tests import ALPHA, LEAST_EFFECT
 
 from .shift_words import ChangeKind
@@ -177,7 +178,7 @@ def feature_change(pair: Summaries, layout: Layout, feature: int) -> Change | No
         (first, second), nan = np.where(constant, 0.0, moments[:, 2]).tolist(), float("nan")
         value = f"{moments[int(constant.argmax()), 1]:.4g}"
         return Change("constant", name, first, second, first - second, nan, nan, value=value)
-    counts = np.maximum(pair.counts[:, feature], 0.0).sum(-1)
+    counts = _counts(pair, feature).sum(-1)
     changes = []
     if counts.shape[-1] and counts.sum(-1).min() > 0 and counts[:, -1].any():
         changes.append(_share_change("missing", name, counts[:, -1], counts.sum(-1), noisy))
@@ -199,6 +200,12 @@ def feature_change(pair: Summaries, layout: Layout, feature: int) -> Change | No
     return max(changes, key=lambda change: change.z)
 
 
+def _counts(pair: Summaries, feature: int) -> np.ndarray:
+    """Return the counts of a feature in the cells that both clients have, (2, cells, columns)."""
+    # noise may make counts negative
+    return np.maximum(counts_of_pairs(pair, np.array([[0, 1]]))[0, :, feature], 0.0)
+
+
 def rule_change(pair: Summaries, layout: Layout, feature: int, classes: list[str]) -> Change | None:
     """Return how much more often rows of the first client have a label than rows with the same value at the second.
 
@@ -206,8 +213,7 @@ def rule_change(pair: Summaries, layout: Layout, feature: int, classes: list[str
     in which it is largest in standard errors. If a single category shows it more clearly, the difference is of its rows.
     None if no cell has rows of both clients.
     """
-    # noise may make counts negative
-    counts = np.maximum(pair.counts[:, feature], 0.0)
+    counts = _counts(pair, feature)
     if not counts.shape[1]:
         return None
     rows = counts.sum(-1)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, merge_bins
+from models.diagnosis.client_summaries.common_cells import counts_of_pairs
 
 _TOLERANCE = 1e-6  # rows
 
@@ -32,7 +33,7 @@ def build_pairs(
     max_bins: The bins in which numeric features are compared.
     """
     indices = np.stack([first, second], 1)
-    counts = np.moveaxis(summaries.counts[indices], 1, 2)
+    counts = np.moveaxis(counts_of_pairs(summaries, indices), 1, 2)
     withheld = counts.sum(-2, keepdims=True) == 0
     counts = np.where(
         withheld.any(2, keepdims=True) & _reported_by_both(summaries.labels[indices])[:, None, None, None], 0, counts

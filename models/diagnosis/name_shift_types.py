@@ -13,6 +13,7 @@ from scipy.spatial.distance import pdist
 
 from models.diagnosis import chi_square as test
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, divide_or_zero, mixture
+from models.diagnosis.client_summaries.common_cells import counts_of_pairs, in_cells_of_pairs
 from models.diagnosis.fomichev_distances import (
     Readings,
     Statistics,
@@ -258,11 +259,23 @@ def effect_sizes(
     pairs = np.stack(all_pairs(len(summaries.rows)), 1) if selected is None else selected
     in_classes = np.full((len(pairs), 1), np.nan)
     if summaries.counts.shape[2]:
-        in_classes = distance_in_classes(summaries.counts[..., :-1], pairs)
+        in_classes = _distances_in_classes(summaries, pairs)
     inputs, rules = verdict.features.aggregate(readings), verdict.concepts.aggregate(readings)
     distances = np.stack([inputs, verdict.labels, rules], 1)
     wasserstein = _largest(_normal_distances(summaries, pairs))
     return EffectSizes(distances, verdict.grades, verdict.types, _largest(in_classes), wasserstein)
+
+
+def _distances_in_classes(summaries: Summaries, pairs: np.ndarray) -> np.ndarray:
+    """Return D_{X|Y} in the cells that the clients of each pair have alike: (pairs, features)."""
+    if summaries.counted_in is None:
+        return distance_in_classes(summaries.counts[..., :-1], pairs)
+    parts = [np.zeros((0, summaries.counts.shape[1]))]
+    for start in range(0, len(pairs), _BATCH):
+        both = counts_of_pairs(summaries, pairs[start : start + _BATCH])[..., :-1]
+        ends = np.arange(2 * len(both)).reshape(-1, 2)
+        parts.append(distance_in_classes(both.reshape(-1, *both.shape[2:]), ends))
+    return np.concatenate(parts)
 
 
 def _largest(by_feature: np.ndarray) -> np.ndarray:
@@ -354,6 +367,6 @@ def _comparable(summaries: Summaries, layout: Layout, predicted: np.ndarray, pai
     counts = summaries.counts[pairs]
     models = [np.stack([predicted[pairs[:, client], pairs[:, model]] for client in (0, 1)], 1) for model in (0, 1)]
     columns = counts.shape[-1]
-    table = np.moveaxis(np.concatenate([counts, *models], -1), 1, 2)
+    table = np.moveaxis(in_cells_of_pairs(np.concatenate([counts, *models], -1), summaries, pairs), 1, 2)
     merged = merge_cells(table, layout, counted=slice(columns))
     return [merged[..., :columns], *np.split(merged[..., columns:], 2, -1)]

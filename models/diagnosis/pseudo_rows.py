@@ -14,6 +14,7 @@ import numpy as np
 from scipy.special import softmax
 
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries
+from models.diagnosis.client_summaries.common_cells import spread_counts
 from models.diagnosis.client_summaries.model_predictions import Design
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import Correlations, index_pairs, positions, rank_correlations
@@ -119,9 +120,14 @@ def select_for_pseudo_rows(
         high=layout.high[chosen],
         missing=tuple(layout.missing[i] for i in chosen) if layout.missing else (),
     )
-    counts = summaries.counts[:, chosen]
+    counts, last = spread_counts(summaries, layout)[:, chosen], layout.cells - 1
     counts = np.concatenate([counts[..., : cut.cells - 1, :], counts[..., -1:, :]], -2)
-    reduced = replace(summaries, counts=counts, moments=summaries.moments[:, chosen])
+    counted_in = None
+    if summaries.counted_in is not None:
+        kept = np.append(np.arange(cut.cells - 1), last)
+        counted_in = summaries.counted_in[:, chosen][..., kept]
+        counted_in = np.where(counted_in == last, cut.cells - 1, counted_in)
+    reduced = replace(summaries, counts=counts, moments=summaries.moments[:, chosen], counted_in=counted_in)
     return reduced, cut, replace(correlations, features=np.arange(len(chosen)))
 
 

@@ -15,7 +15,9 @@ from models.diagnosis.client_summaries.client_summary import (
     inner_edges,
     merged_bin_index,
     mixture,
+    own_cells,
 )
+from models.diagnosis.client_summaries.common_cells import counts_of_pairs, in_common_cells, join_cells
 from models.diagnosis.diagnose_pairs import Findings
 from models.diagnosis.guarded_tests import LEAST_EFFECT, MAX_UNREPORTED
 from models.diagnosis.merged_tables import impute_labels, impute_rows, max_unreported
@@ -27,6 +29,7 @@ _BATCH_BYTES = 2**20  # of the cells of the clients that one client is compared 
 
 def merge_shared_bins(summaries: Summaries, layout: Layout, max_bins: int = 10) -> tuple[Summaries, Layout]:
     """Merge neighbouring bins once for all clients, so that each holds about as many rows of all clients."""
+    summaries = replace(in_common_cells(summaries), counted_in=None)
     numeric = layout.numeric
     merged = merged_bin_index(summaries.counts[:, numeric][..., : layout.bins, :].sum((0, -1)), max_bins)
     assignment = (merged[..., None] == np.arange(max_bins)).astype(float)
@@ -73,13 +76,14 @@ def pair_p_values(summaries: Summaries, report_progress: Callable[[int], None] |
 
 def combine_groups(summaries: Summaries, groups: list[list[int]]) -> Summaries:
     """Combine the clients of each group: (groups)."""
-    parts = [summaries.take(group) for group in groups]
+    parts = [in_common_cells(summaries.take(group)) for group in groups]
     return Summaries(
         np.array([part.rows.sum() for part in parts]),
         np.stack([_labels_of_all(part) for part in parts]),
         np.stack([part.counts.sum(0) for part in parts]),
         np.stack([mixture(np.moveaxis(part.moments, 0, -2)) for part in parts]),
         None if summaries.noise is None else np.stack([summaries.noise[group].sum(0) for group in groups]),
+        None if summaries.counted_in is None else np.stack([own_cells(part)[0] for part in parts]),
     )
 
 
@@ -112,7 +116,7 @@ def compare_inside(summaries: Summaries, groups: list[list[int]]) -> np.ndarray:
     for index, group in enumerate(groups):
         if len(group) < 2:
             continue
-        part = summaries.take(group)
+        part = in_common_cells(summaries.take(group))
         labels = np.where(np.isnan(part.labels).any(0), 0.0, part.labels)  # of other classes the sum is known
         labels = np.concatenate([labels, np.maximum(part.rows - labels.sum(-1), 0)[:, None]], -1)
         p_values[index, 0] = homogeneity(labels[:, None, :, None])[0]
@@ -271,7 +275,8 @@ def _worst_pairs(findings: Findings, groups: Sequence[Sequence[int]]) -> list[in
 
 
 def _details(summaries: Summaries, layout: Layout, first: int, second: int, feature: int) -> PairDetails:
-    table, values = summaries.counts[[first, second], feature], layout.categories[feature]
+    table = counts_of_pairs(summaries, np.array([[first, second]]))[0, :, feature]
+    values = layout.categories[feature]
     num_bins = layout.bins if values is None else len(values) + 1
     cells, missing = table[:, :num_bins], table[:, -1:]
     ends = None
@@ -281,6 +286,12 @@ def _details(summaries: Summaries, layout: Layout, first: int, second: int, feat
         names = tuple(str(index + 1) for index in range(num_bins))
     else:
         cells, ends = _merge_bins(cells, layout.low[feature], layout.high[feature])
+        if summaries.counted_in is not None:
+            # rows of merged bins are in the last of them, and the first of them begins the range
+            common = join_cells(summaries.counted_in[[first, second]])[feature, :num_bins]
+            occupied = common[np.flatnonzero(table[:, :num_bins].any((0, 2)))]
+            fine = np.array([layout.low[feature], *inner_edges(layout.low[feature], layout.high[feature], num_bins)])
+            ends[0] = fine[int((common == occupied[0]).argmax())] if len(occupied) else ends[0]
         names = ()
     if ends is None:
         cells, names = np.concatenate([cells, missing], 1), (*names, "missing")

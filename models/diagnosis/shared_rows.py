@@ -8,6 +8,7 @@ import numpy as np
 from scipy.special import chdtr, chdtri
 
 from models.diagnosis.client_summaries.client_summary import Summaries, divide_or_zero
+from models.diagnosis.client_summaries.common_cells import counts_of_pairs
 from models.diagnosis.guarded_tests import ALPHA
 from models.diagnosis.screen_clients import homogeneity_moments
 
@@ -17,7 +18,7 @@ _CORRELATION = 0.1
 
 def find_shared_rows(summaries: Summaries, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return which pairs are too alike, at level ALPHA over all pairs: (pairs,) bool; no noise, and rows are independent."""
-    p_values = [_too_alike(summaries.counts[[a, b], ..., :-1]) for a, b in zip(first, second, strict=True)]
+    p_values = [_too_alike(_counts(summaries, a, b)) for a, b in zip(first, second, strict=True)]
     return np.array(p_values, float) * max(len(first), 1) < ALPHA
 
 
@@ -26,8 +27,13 @@ def chance_to_find_half(summaries: Summaries, first: int, second: int, pairs: in
 
     X² is then about _OF_HALF of that without shared rows. Features of few values leave it few degrees of freedom.
     """
-    _, mean, scale = _statistic(summaries.counts[[first, second], ..., :-1])
+    _, mean, scale = _statistic(_counts(summaries, first, second))
     return float(chdtr(mean / scale, chdtri(mean / scale, 1 - ALPHA / pairs) / _OF_HALF)) if scale > 0 else 0.0
+
+
+def _counts(summaries: Summaries, first: int, second: int) -> np.ndarray:
+    """Return the counts of two clients in the cells that both have: (2, features, cells, classes)."""
+    return counts_of_pairs(summaries, np.array([[first, second]]))[0, ..., :-1]
 
 
 _OF_HALF = 0.6  # X² of clients of which one holds half of the other's rows as well, against that of others

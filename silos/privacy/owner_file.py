@@ -50,6 +50,7 @@ owners_view: {view}    # whether `show`, `stats` and `data diff` read rows witho
 budget: 8.0           # epsilon of all reports with noise
 delta: 1.0e-05        # at which epsilon is counted
 least_rows: {least}        # different rows (patients, where rows name them) that a class needs to be reported
+least_cell: {cell}        # different rows of a class in a cell of exact counts that has any; 1 allows single rows
 bins: {bins}            # the most bins of a number
 without_noise: true   # whether exact numbers are reported
 other_bins: false     # whether rows that were counted in some bins may be counted in others, without noise
@@ -74,6 +75,7 @@ class Policy(Section):
     budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     least_rows: int = Field(default=LEAST_ROWS, ge=LEAST_ROWS, le=param_limits.TIMES)
+    least_cell: int = Field(default=LEAST_ROWS, ge=1, le=param_limits.TIMES)
     bins: int = Field(default=MOST_BINS, ge=1, le=MOST_BINS)
     without_noise: bool = True
     other_bins: bool = False
@@ -98,7 +100,7 @@ def make_store(folder: Path, data: DataParams | None = None) -> bool:
     if path.exists():
         return False
     public = data is not None and is_public(data.source)
-    words = {"view": "true " if public else "false", "other": "true " if public else "false"}
+    words = {"view": "true " if public else "false", "other": "true " if public else "false", "cell": "1 " if public else str(LEAST_ROWS)}
     text = _TEXT.format(data=_section(data), least=LEAST_ROWS, bins=MOST_BINS, **words)
     write_bytes(path, text.encode())
     return True
@@ -349,6 +351,7 @@ _EXPECTED = {
     "budget": "a number from 0 on",
     "delta": "a number between 0 and 1",
     "least_rows": f"a whole number of {LEAST_ROWS} or more",
+    "least_cell": "a whole number of 1 or more",
     "bins": f"a whole number from 1 to {MOST_BINS}",
     "without_noise": _SWITCH,
     "other_bins": _SWITCH,

@@ -55,10 +55,13 @@ def _report(ledger: Ledger, local: LocalSummary, question: PairQuery) -> list[np
     def compute(_: Draw) -> dict[str, np.ndarray]:
         x, columns = local.features(query), local.columns(query)
         features = np.array(question.features, np.int64)
-        found = correlate_features(x, columns, local.row_ids, query.layout, features, local.least_rows)
+        found = correlate_features(
+            x, columns, local.row_ids, query.layout, features, local.least_rows, local.least_cell
+        )
         far = _count_far(x[columns.reported]) * query.layout.numeric[:, None]
         if query.layout.targets:
             far = np.concatenate([far, _count_far(local.y[columns.reported, None].astype(np.float64))])
+        far = np.where(far < local.least_cell, 0, far)
         return {
             "values": found.values.astype(np.float32),
             "variances": found.variances.astype(np.float32),

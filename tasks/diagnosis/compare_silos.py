@@ -18,6 +18,7 @@ from models.diagnosis.client_summaries.client_summary import (
     concatenate_summaries,
     overall_moments,
 )
+from models.diagnosis.client_summaries.common_cells import spread_counts
 from models.diagnosis.client_summaries.gaussian_mechanism import (
     clip_negative,
     counts_sensitivity,
@@ -56,12 +57,14 @@ class MissingReports(NamedTuple):
     """Gaps by client and feature.
 
     absent: (clients, features) bool, no reported row has a value; withheld: (clients, features) bool, rows are
-    reported but no value, since a class has too few rows with one; crowded: (features,) bool, values vary and nearly
+    reported but no value, since a class has too few rows with one; merged: (clients, features) bool, all values are
+    counted in one cell, since too few rows of a class would be in two; crowded: (features,) bool, values vary and nearly
     all lie in one bin or in two adjacent bins.
     """
 
     absent: np.ndarray
     withheld: np.ndarray
+    merged: np.ndarray
     crowded: np.ndarray
 
     def to_dict(self, clients: Sequence[str], features: Sequence[str]) -> Gaps:
@@ -74,6 +77,7 @@ class MissingReports(NamedTuple):
         return {
             "absent": by_feature(self.absent),
             "withheld": by_feature(self.withheld),
+            "merged": by_feature(self.merged),
             "crowded": _select(features, self.crowded),
         }
 
@@ -81,7 +85,7 @@ class MissingReports(NamedTuple):
 def missing_reports(summaries: Summaries, layout: Layout) -> MissingReports:
     """Find the gaps in counts; none are found under noise, which hides empty cells."""
     shape = (len(summaries.rows), len(layout.names))
-    none = MissingReports(np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape[1], bool))
+    none = MissingReports(np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape[1], bool))
     if summaries.noise is not None:
         return none
     rows = np.nan_to_num(summaries.moments[..., ROWS]).sum(-1)
@@ -93,12 +97,17 @@ def missing_reports(summaries: Summaries, layout: Layout) -> MissingReports:
     rows_of_class[:, :-1] = np.maximum(rows_of_class[:, :-1], np.nan_to_num(summaries.labels))
     absent = (total > 0) & (missing == rows_of_class.sum(-1, keepdims=True))
     withheld = (total == missing) & ~absent & total.any(-1, keepdims=True)
-    values = np.pad(cells[..., :-1].sum(0), ((0, 0), (0, 1)))
+    values = np.pad(spread_counts(summaries, layout).sum(-1)[..., :-1].sum(0), ((0, 0), (0, 1)))
     adjacent = values[:, :-1] + values[:, 1:]  # an edge may split the crowd
     varies = np.nan_to_num(overall_moments(summaries)[:, 2]) > 0
     crowded = layout.numeric & varies & (adjacent.max(-1, initial=0) > _NEARLY_ALL * values.sum(-1))
     crowded &= layout.bins >= _MIN_BINS
-    return MissingReports(absent, withheld, crowded)
+    merged = np.zeros(shape, bool)
+    if summaries.counted_in is not None:
+        apart = summaries.counted_in == np.arange(summaries.counted_in.shape[-1])
+        merged = ((cells > 0).sum(-1) == 1) & ~apart.all(-1)
+        crowded &= ~merged.any(0)
+    return MissingReports(absent, withheld, merged, crowded)
 
 
 def _select(names: Sequence[str], mask: np.ndarray) -> list[str]:

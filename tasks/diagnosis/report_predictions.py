@@ -77,7 +77,7 @@ def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[n
     included = classes_in_both_halves(column, local.row_ids, second, least_rows=local.least_rows)
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
-        matrix = design.matrix(local.features(design.query))
+        matrix = design.matrix(local.inputs_of_models(design.query))
         return {"weights": fit_halves(matrix, column.index, second, included, local.weights(design.query))}
 
     groups = _stands_for(local.rows(ledger, design.query), column.index, second, included)
@@ -156,7 +156,7 @@ def _report_predictions(
     def compute(draw: Draw) -> dict[str, np.ndarray]:
         # one draw for all models: the mean of ten with draws of their own would reveal what rounding hides
         thresholds = draw("rounding").random((len(layout.names), layout.cells, layout.classes))
-        design_matrix = design.matrix(x)
+        design_matrix, counted_in = design.matrix(local.inputs_of_models(query)), local.counted_in(query)
         classes = classes_in_both_halves(column, local.row_ids, second, len(models), local.least_rows)
         probabilities = [
             predict_classes(design_matrix, column.index, classes, weights, second if owner == local.client else None)
@@ -164,7 +164,8 @@ def _report_predictions(
         ]
         stacked, weights = np.stack(probabilities), local.weights(query)
         rows = column, local.row_ids, second
-        return {"counts": predicted_counts(x, *rows, layout, stacked, thresholds, weights, local.least_rows)}
+        counts = predicted_counts(x, *rows, layout, stacked, thresholds, weights, local.least_rows, counted_in)
+        return {"counts": counts}
 
     all_weights = b"".join(weights.tobytes() for weights in models.values())
     models_id = hashlib.sha256("\n".join(models).encode() + all_weights).hexdigest()[:16]

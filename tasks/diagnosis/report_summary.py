@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from models.diagnosis.client_summaries.client_summary import (
+    ANY_ROWS,
     LEAST_ROWS,
     Columns,
     Layout,
@@ -23,10 +24,17 @@ from models.diagnosis.client_summaries.client_summary import (
     concatenate_summaries,
     count_different,
     effective_rows,
+    own_cells,
     summarize,
     withheld_columns,
 )
+from models.diagnosis.client_summaries.common_cells import count_in
 from models.diagnosis.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
+from models.diagnosis.client_summaries.least_cells import (
+    fill_few_missing,
+    merge_cells_of_client,
+    moments_show_cells,
+)
 from models.diagnosis.client_summaries.query import Query, project_pictures
 from models.diagnosis.client_summaries.rank_correlations import clip_far_values
 from models.diagnosis.client_summaries.repeated_persons import has_repeated_persons
@@ -40,6 +48,7 @@ from silos.privacy.owner_file import check_command, policy_file
 from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
 from silos.row_units import count_copies, number_units, unit_weights
+from silos.sources.source_params import PUBLIC_KINDS
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_cells, open_missing, open_units
 from tasks.execution.load_client_data import load_rows, number_different_rows
@@ -53,7 +62,8 @@ class LocalSummary:
     unit: a hash of the patient, plant or machine of each row, equal in all versions. Counts of different rows are then
     counts of units, too. cells: (rows, columns) uint32, the hashes of what each row was made from, described by `raw`; None
     of public data. By these the ledger compares rows and values, whatever params made of them. least_rows: different rows
-    that each number stands for. partition: a hash of the rows of all silos.
+    that each number stands for; least_cell: those that a cell of a class has, if it has any. partition: a hash of the rows
+    of all silos.
     """
 
     def __init__(
@@ -65,6 +75,7 @@ class LocalSummary:
         least_rows: int = LEAST_ROWS,
     ) -> None:
         self.client, self._names, self.least_rows = client, silos.manifest.classes, least_rows
+        self.least_cell = ANY_ROWS
         self._as_opened = x
         self.x, self.y = x.numpy().astype(np.float64), y.numpy()
         self.unit = open_units(Path(silos.folder), silos.entries(client), "train")
@@ -118,6 +129,33 @@ class LocalSummary:
     def columns(self, query: Query) -> Columns:
         """Return the column of counts of each row."""
         return assign_columns(self.y, self.row_ids, query.layout, self.least_rows)
+
+    def counted_in(self, query: Query) -> np.ndarray:
+        """Return the cell in which the rows of each cell are counted: (features, cells); see `merge_cells_of_client`."""
+        x, columns = self.features(query), self.columns(query)
+        return merge_cells_of_client(x, columns, self.row_ids, query.layout, self.least_rows, self.least_cell)
+
+    def inputs_of_models(self, query: Query) -> np.ndarray:
+        """Return the features, (rows, features), by which no cell of few rows shows in a model's weights.
+
+        Merged categories are other values, and few missing values are filled.
+        """
+        x, layout, counted_in = self.features(query), query.layout, self.counted_in(query)
+        x = fill_few_missing(x, self.columns(query), counted_in, self.withheld(query, x))
+        for feature, values in enumerate(layout.categories):
+            if values is not None:
+                rare = np.flatnonzero(counted_in[feature] == len(values))
+                x[np.isin(layout.cells_of(x)[:, feature], rare), feature] = max(values) + 1.0
+        return x
+
+    def withheld(self, query: Query, x: np.ndarray) -> np.ndarray:
+        """Return the columns of counts that a feature does not report: (features, classes + 1) bool."""
+        column, withheld = self.columns(query), np.zeros((x.shape[1], query.layout.classes + 1), bool)
+        rows = np.flatnonzero(column.reported)
+        few = withheld_columns(x[rows], column.index[rows], self.row_ids[rows], query.layout, self.least_rows)
+        for feature, columns in few:
+            withheld[feature] = columns
+        return withheld
 
     def hashes(self, ledger: Ledger, query: Query) -> np.ndarray:
         """Hash each row with its class's name, or with its target if there are no classes: (rows,) uint64.
@@ -294,8 +332,15 @@ def open_ledger(
         columns = [feature.name for feature in schema_of(silos.manifest).features]
         rows = RowRegister(private.folder, client, partition, local.x, columns)
     ledger = Ledger.of(private.folder, client, rows)
-    local.least_rows = ledger.policy.least_rows
+    local.least_cell = _least_cell(ledger, silos)
+    local.least_rows = max(ledger.policy.least_rows, local.least_cell)  # a class is a cell, too
     return ledger, local
+
+
+def _least_cell(ledger: Ledger, silos: Silos) -> int:
+    """Return the least rows of a cell; a sweep of public data without a store has no owner who would set it."""
+    public = silos.manifest.params.get("source", {}).get("kind") in PUBLIC_KINDS
+    return ANY_ROWS if public and not policy_file(Path(ledger.folder)).exists() else ledger.policy.least_cell
 
 
 def answers_by_stack(
@@ -324,7 +369,7 @@ def _groups(
         yield names[c], hashes[used & (column == c)]
 
 
-_PARTS = ("rows", "labels", "counts", "moments")
+_PARTS = ("rows", "labels", "counts", "moments", "counted_in")
 FLAGS = ("repeats", "persons")  # of rows that are not independent, in an answer only if they are set
 USUAL_BINS = 32
 """Bins that a client counts in whatever its number of rows; it counts in more only if it has as many rows, or units."""
@@ -365,7 +410,9 @@ def report_summary(
 def join_summaries(messages: Sequence[ShiftNumbers | NoisyCounts]) -> Summaries:
     """Concatenate the reports without noise, in the order of the messages."""
     precise = [message for message in messages if isinstance(message, ShiftNumbers)]
-    return concatenate_summaries([Summaries(*(getattr(m, part).numpy() for part in _PARTS)) for m in precise])
+    joined = concatenate_summaries([Summaries(**{part: getattr(m, part).numpy() for part in _PARTS}) for m in precise])
+    merged = own_cells(joined) != np.arange(joined.counts.shape[2])
+    return joined if np.any(merged) else replace(joined, counted_in=None)
 
 
 def _answer(
@@ -387,39 +434,52 @@ def _answer(
     if answer is None:
         groups, values = local.covered(ledger, query)
         answer = ledger.answer(local.version, query.id, compute_summary, groups=groups, values=values)
+    if "counted_in" not in answer:  # recorded by an earlier version, which merged nothing
+        answer = {**answer, "counted_in": _as_sent(np.arange(answer["counts"].shape[2]), answer["counts"])}
     return [*(answer[part] for part in _PARTS), *(answer.get(flag, np.array([False])) for flag in FLAGS)]
+
+
+def _as_sent(counted_in: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return the cells in which rows are counted as a message has them: (1, features, cells) int16."""
+    return np.broadcast_to(counted_in, counts.shape[:3]).astype(np.int16)
 
 
 def summary_without_noise(local: LocalSummary, query: Query) -> dict[str, np.ndarray]:
     """Compute the parts of a `ShiftNumbers` of one client, with flags only if they are true; nothing is reported."""
-    x = local.features(query)
-    of_moments = x if query.pictures else np.where(query.layout.numeric, clip_far_values(x), x)
-    if not query.counts:
-        # bounds are derived from these moments, and a single far value would make all bins too wide
-        x = of_moments
+    x, columns, counted_in = local.features(query), local.columns(query), local.counted_in(query)
+    filled = fill_few_missing(x, columns, counted_in, local.withheld(query, x))
+    of_moments = filled if query.pictures else np.where(query.layout.numeric, clip_far_values(filled), filled)
     rest = (local.y, local.row_ids, query.layout, local.weights(query), local.least_rows)
     summary_ = summarize(x, *rest)
-    of_moments = _unclipped_where_many(local, query, x, of_moments)
+    if query.counts:  # else bounds are derived from moments, and a single far value would make all bins too wide
+        of_moments = _unclipped_where_many(local, query, x, filled, of_moments)
     if not np.array_equal(x, of_moments, equal_nan=True):
         summary_ = replace(summary_, moments=summarize(of_moments, *rest).moments)
+    shown = moments_show_cells(x, columns, local.row_ids, query.layout, counted_in, local.least_cell)
+    moments = np.where(shown[:, None, None], np.nan, summary_.moments)
+    summary_ = replace(summary_, moments=moments, counts=count_in(summary_.counts, counted_in[None]))
     summary_ = summary_ if local.unit is None else whole_units(summary_)
     counts = summary_.counts if query.counts else summary_.counts[..., :0, :]
     flags = {"repeats": count_copies(local.x, local.y) > 0, "persons": has_repeated_persons(local.x)}
     parts = {"rows": summary_.rows, "labels": summary_.labels, "counts": counts, "moments": summary_.moments}
+    parts |= {"counted_in": _as_sent(counted_in[:, : counts.shape[2]], counts)}
     return parts | {name: np.array([True]) for name, flag in flags.items() if flag and local.unit is None}
 
 
-def _unclipped_where_many(local: LocalSummary, query: Query, x: np.ndarray, clipped: np.ndarray) -> np.ndarray:
-    """Return x (rows, features) with `clipped` for far values of few rows, which moments would reveal.
+def _unclipped_where_many(
+    local: LocalSummary, query: Query, x: np.ndarray, filled: np.ndarray, clipped: np.ndarray
+) -> np.ndarray:
+    """Return `filled` (rows, features) with `clipped` for far values of few rows, which moments would reveal.
 
-    Few are less than the client's least of different rows below, or above, the others.
+    Few are less than the client's least of different rows below, or above, the others. Rows without a value in x are
+    not counted.
     """
-    result, index = x.copy(), local.columns(query).index
-    for side in (clipped > x, clipped < x):
+    result, index = filled.copy(), local.columns(query).index
+    for side in (clipped > filled, clipped < filled):
         for feature in np.flatnonzero(side.any(0)).tolist():
             for group in np.unique(index[side[:, feature]]).tolist():
                 rows = side[:, feature] & (index == group)
-                if count_different(local.row_ids[rows]) < local.least_rows:
+                if count_different(local.row_ids[rows & ~np.isnan(x[:, feature])]) < local.least_rows:
                     result[rows, feature] = clipped[rows, feature]
     return result
 

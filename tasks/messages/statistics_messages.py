@@ -114,7 +114,8 @@ class ShiftNumbers(Message):
     """Summaries of the training rows of one stack's clients for a diagnosis: counts in agreed bins and moments, by class.
 
     Classes with too few rows are reported only together, in the last column. If they are too few together, only the
-    presence of such rows is revealed. Fields are as in models.diagnosis.client_summaries.client_summary.Summaries. Of
+    presence of such rows is revealed. Cells of few rows of a class are counted in others, which `counted_in` names.
+    Fields are as in models.diagnosis.client_summaries.client_summary.Summaries. Of
     the clients without units, `repeats` names those with copies of other rows in a tenth or more of their rows.
     `persons` names those with rows that look like several of each person.
     """
@@ -125,6 +126,7 @@ class ShiftNumbers(Message):
     labels: Annotated[Tensor, FEW]  # (clients, classes) float64, NaN for a class that is not reported alone
     counts: Annotated[Tensor, SEVERAL]  # (clients, features, cells, classes + 1) float64
     moments: Annotated[Tensor, SEVERAL]  # (clients, features, classes + 1, 5) float64
+    counted_in: Annotated[Tensor, SEVERAL]  # (clients, features, cells) int16, the cell in which each is counted
     repeats: tuple[str, ...] = field(default=(), kw_only=True)
     persons: tuple[str, ...] = field(default=(), kw_only=True)
 

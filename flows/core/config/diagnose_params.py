@@ -15,7 +15,7 @@ class NoiseParams(Section):
     """The noise that every client adds to its reports, as (epsilon, delta)-differential privacy of its rows.
 
     `budget` lowers the epsilon of all reports that a client ever sends with noise. Clients refuse a budget or delta
-    above those of their own policy (silos/privacy/silo_policy.py).
+    above those of their own policy (silos/privacy/owner_file.py).
     """
 
     epsilon: float = Field(ge=param_limits.EPSILON, le=param_limits.MAX_REAL)

@@ -118,6 +118,11 @@ def of_gaps(report: DiagnosisFacts) -> list[str]:
             f"{{feature}} was not compared at {{silos}}: fewer than {least_rows(report)} different rows of a {label} have "
             "a value.",
         ),
+        (
+            gaps["merged"],
+            f"{{feature}} was not compared at {{silos}}: too few different rows of a {label} for two cells (least_cell in "
+            "owner.yaml).",
+        ),
     ):
         affected = list(silos_of.items())
         lines += [text.format(feature=feature, silos=listed(silos)) for feature, silos in affected[:_MAX_FEATURES]]

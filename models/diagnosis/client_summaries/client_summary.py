@@ -1,7 +1,7 @@
 """Summaries that a client reports of its rows, counts in agreed bins and moments by class, and bins merged for a pair."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -47,6 +47,9 @@ def merged_bin_index(rows: np.ndarray, max_bins: int = 10) -> np.ndarray:
 
 LEAST_ROWS = 10
 """Distinct rows of a class that each reported number stands for; smaller classes are pooled. A client may set more."""
+
+ANY_ROWS = 1
+"""The least rows of a cell if cells of single rows are counted."""
 
 MOMENTS = ("rows", "mean", "deviation", "skewness", "kurtosis")
 
@@ -142,7 +145,8 @@ class Summaries:
     up; labels: (clients, classes) rows of each class, NaN if not reported
     separately; counts: (clients, features, cells, classes + 1); moments: (clients, features, classes + 1, 5), in the
     order of MOMENTS, NaN if not reported, the deviation with divisor n - 1; noise: the variance of the noise added to
-    each count, shaped like `counts`, which may then be negative; None without noise.
+    each count, shaped like `counts`, which may then be negative; None without noise; counted_in: (clients, features,
+    cells), the cell in which a client counts the rows of each; None if all count each by itself.
     """
 
     rows: np.ndarray
@@ -150,6 +154,7 @@ class Summaries:
     counts: np.ndarray
     moments: np.ndarray
     noise: np.ndarray | None = None
+    counted_in: np.ndarray | None = None
 
     def take(self, clients: Sequence[int] | np.ndarray) -> "Summaries":
         """Select clients by index."""
@@ -159,8 +164,17 @@ class Summaries:
 
 def concatenate_summaries(parts: Sequence[Summaries]) -> Summaries:
     """Concatenate summaries along the client axis."""
+    if any(part.counted_in is not None for part in parts):
+        parts = [replace(part, counted_in=own_cells(part)) for part in parts]
     present = (field.name for field in fields(Summaries) if getattr(parts[0], field.name) is not None)
     return Summaries(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in present})
+
+
+def own_cells(summaries: Summaries) -> np.ndarray:
+    """Return the cell in which a client counts each, also where none is merged: (clients, features, cells)."""
+    shape = summaries.counts.shape[:3]
+    own = np.broadcast_to(np.arange(shape[-1]), shape) if summaries.counted_in is None else summaries.counted_in
+    return own.astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

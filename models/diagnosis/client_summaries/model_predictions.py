@@ -171,6 +171,7 @@ def predicted_counts(
     thresholds: np.ndarray,
     weights: np.ndarray | None = None,
     least_rows: int = LEAST_ROWS,
+    counted_in: np.ndarray | None = None,
 ) -> np.ndarray:
     """Count the rows that each model expects of each class: (models, features, cells, classes) int32.
 
@@ -185,8 +186,11 @@ def predicted_counts(
         probabilities: (models, rows, classes), see `predict_classes`, of classes in both halves for that many models.
         thresholds: (features, cells, classes) uniform draws in [0, 1); that of a run's first cell rounds its counts.
         weights: (rows,), by which rows of a unit count as one row.
+        counted_in: (features, cells), the cell in which the client counts the rows of each; None if each by itself.
     """
     cells, used = layout.cells_of(x), np.repeat(column.reported[:, None], x.shape[1], 1)
+    if counted_in is not None:
+        cells = counted_in[np.arange(cells.shape[1]), cells]
     reported = np.flatnonzero(column.reported)
     for feature, withheld in withheld_columns(
         x[reported], column.index[reported], row_ids[reported], layout, least_rows

@@ -11,7 +11,16 @@ from functools import cached_property
 
 import numpy as np
 
-from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Columns, Layout, Summaries, overall_moments
+from models.diagnosis.client_summaries.client_summary import (
+    ANY_ROWS,
+    LEAST_ROWS,
+    Columns,
+    Layout,
+    Summaries,
+    overall_moments,
+)
+from models.diagnosis.client_summaries.common_cells import spread_counts
+from models.diagnosis.client_summaries.least_cells import pairs_show_cells
 from models.diagnosis.client_summaries.query import Query
 
 MOST_FEATURES = 16
@@ -89,7 +98,7 @@ def select_features(summaries: Summaries, layout: Layout, differing: np.ndarray)
 
     A constant feature has no correlation. differing: (features,) the largest φ of each feature over pairs of clients.
     """
-    table = np.maximum(summaries.counts[..., :-1].sum(0), 0.0)
+    table = np.maximum(spread_counts(summaries, layout)[..., :-1].sum(0), 0.0)
     rows = table.sum((1, 2), keepdims=True)
     expected = table.sum(1, keepdims=True) * table.sum(2, keepdims=True) / np.maximum(rows, 1)
     squares = np.divide((table - expected) ** 2, expected, out=np.zeros_like(table), where=expected > 0)
@@ -111,8 +120,12 @@ def correlate_features(
     layout: Layout,
     features: np.ndarray,
     least_rows: int = LEAST_ROWS,
+    least_cell: int = ANY_ROWS,
 ) -> Correlations:
-    """Return the correlations of one client, with a leading axis of 1; arguments as in `summarize`."""
+    """Return the correlations of one client, with a leading axis of 1; arguments as in `summarize`.
+
+    least_cell: as in `pairs_show_cells`; pairs of features of few values that would show a cell have none.
+    """
     values, (first, second) = positions(x, layout, features), index_pairs(len(features))
     shape = (1, len(first), layout.classes + 1)
     result = Correlations(features, np.full(shape, np.nan), np.full(shape, np.nan))
@@ -124,6 +137,8 @@ def correlate_features(
             _fill(result, label, values[rows], row_ids[rows], first, second, least_rows)
     if used.any():
         _fill(result, layout.classes, values[used], row_ids[used], first, second, least_rows)
+    shown = pairs_show_cells(values[used], columns.index[used], row_ids[used], layout.classes + 1, least_cell)
+    result.values[:, shown[first, second]] = result.variances[:, shown[first, second]] = np.nan
     return result
 
 

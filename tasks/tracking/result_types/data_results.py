@@ -70,6 +70,7 @@ class LedgerRecord(TypedDict):
     budget: float
     delta: float
     least_rows: int
+    least_cell: int
     bins: int
     without_noise: bool
     other_bins: bool

@@ -45,12 +45,14 @@ class NoiseRecord(TypedDict):
 
 
 class Gaps(TypedDict):
-    """Silos by feature that report no value of it, and features whose bins are too wide."""
+    """Silos by feature that report no value of it or one cell only, and features whose bins are too wide."""
 
     absent: dict[str, list[str]]
     """No reported row has a value."""
     withheld: dict[str, list[str]]
     """Too few rows of a class have a value."""
+    merged: dict[str, list[str]]
+    """All values are counted in one cell, since too few rows of a class would be in two."""
     crowded: list[str]
 
 

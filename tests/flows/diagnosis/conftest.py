@@ -72,7 +72,7 @@ def a_report() -> Callable[..., dict[str, Any]]:
             "pairs": list(pairs),
             "between": list(lines),
             "rest": [{"client": client, "features": {}} | pair(client, "") for client in clients],
-            "gaps": {"absent": {}, "withheld": {}, "crowded": []},
+            "gaps": {"absent": {}, "withheld": {}, "merged": {}, "crowded": []},
             **{
                 key: [{"feature": name, "mean": 1.0, "largest": 1.0} for name in ranking]
                 for key in ("ranking", "ranking_of_inputs")

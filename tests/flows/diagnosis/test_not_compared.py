@@ -14,9 +14,12 @@ def rows(seed, count=300, features=3):
     return x, (rng.random(count) < 0.4).astype(np.int64)
 
 
-def diagnosed(world, silos, *overrides, **more):
+def diagnosed(world, silos, *overrides, single_rows=False, **more):
+    """single_rows: whether the owner allows cells of one row."""
     own = world()
     own.write(silos, **more)
+    if single_rows:
+        own.allow_cells_of_one_row()
     return run_diagnosis(own.open(*overrides), PlainRunner())[1]
 
 
@@ -49,9 +52,19 @@ def test_a_value_typed_once_makes_no_bins_too_wide_and_is_listed(world):
     (x, y), (other_x, other_y) = rows(0), rows(1)
     other_x[:, 1] += 10
     x[5, 1] = 1e9
-    found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
+    silos = {"a": (x, y), "b": (other_x, other_y)}
+    found = diagnosed(world, silos, single_rows=True)
     assert found["pairs"][0]["types"] == ["feature"]
     assert entries(found, "values")[0]["rows"] == {"a": [0, 1]}
+
+
+def test_a_value_typed_once_makes_no_bins_too_wide_and_is_not_told_if_cells_have_ten_rows(world):
+    (x, y), (other_x, other_y) = rows(0), rows(1)
+    other_x[:, 1] += 10
+    x[5, 1] = 1e9
+    found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
+    assert found["pairs"][0]["types"] == ["feature"]
+    assert entries(found, "values") == []
 
 
 def test_a_class_of_eight_rows_in_each_silo_is_listed_and_an_absent_one_is_not(world):
@@ -79,13 +92,13 @@ def test_a_target_typed_wrongly_is_listed(world):
         x, _ = rows(len(silos))
         silos[name] = x, x[:, 0] / 15 + np.random.default_rng(len(silos)).normal(size=len(x))
     silos["b"][1][7] += 5000
-    found = diagnosed(world, silos, task="regression")
+    found = diagnosed(world, silos, single_rows=True, task="regression")
     assert found["pairs"][0]["types"] == []
     assert [(entry["names"], entry["rows"]) for entry in entries(found, "values")] == [(["the target"], {"b": [0, 1]})]
 
 
 def test_features_that_go_together_differently_are_in_the_report(world):
-    (x, y), (other_x, other_y) = rows(0), rows(1)
+    (x, y), (other_x, other_y) = rows(2), rows(3)
     x[:, 1] += 2 * (x[:, 0] - 100)
     other_x[:, 1] -= 2 * (other_x[:, 0] - 100)
     found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})

@@ -10,7 +10,8 @@ from tasks.execution.task_runner import PlainRunner
 FEATURES, CLASSES, CELLS = 2, 2, 33
 MOMENTS = 4 * (1 + CLASSES + FEATURES * (CLASSES + 1) * 5)
 """Bytes of an answer to the first question: rows, labels, five moments of each feature and class, and of those together."""
-COUNTS = MOMENTS + 4 * FEATURES * CELLS * (CLASSES + 1)
+COUNTS = MOMENTS + 4 * FEATURES * CELLS * (CLASSES + 1 + 1)
+"""With counts, and the cell in which each is counted."""
 PAIRS = 4 * (2 * 1 * (CLASSES + 1) + 2 * FEATURES)
 """Bytes of an answer about pairs: a correlation and its variance by class and of all, and far values of each feature."""
 BOUNDED = [{"name": name, "low": -4, "high": 4} for name in "ab"]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from silos.data_params import DataParams
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import (
     DEFAULT,
@@ -81,6 +82,21 @@ def test_a_policy_may_name_silos_of_the_data_and_those_that_have_a_ledger(store)
     (store / OPENED / folder_name("rome")).touch()
     check_named_silos(store, ["oslo", "lyon"])
     check_named_silos(store / "elsewhere", [])
+
+
+def test_cells_of_one_row_are_reported_of_public_rows_only_unless_the_owner_allows_it(tmp_path):
+    split = {"validation": 0.15, "test": 0.25}
+    scheme = [{"kind": "equal", "clients": 3}]
+    digits = DataParams.model_validate(
+        {"name": "digits", "seed": 0, "source": {"kind": "digits"}, "scheme": scheme, "split": split}
+    )
+    make_store(tmp_path / "own")
+    make_store(tmp_path / "digits", digits)
+    policies = [policy_of(tmp_path / name, "oslo") for name in ("own", "digits")]
+    assert [(policy.least_cell, policy.other_silos) for policy in policies] == [(10, False), (1, True)]
+    (tmp_path / "own" / OWNER_FILE).write_text("silos: {oslo: {least_cell: 1}, rome: {least_cell: 0}}\n")
+    with pytest.raises(UserError, match=r"silos\.rome\.least_cell: got 0, expected a whole number of 1 or more\. "):
+        policy_of(tmp_path / "own", "oslo")
 
 
 def test_a_silos_folder_begins_with_what_is_readable_of_its_name():

@@ -12,7 +12,7 @@ from flows.diagnosis.query_clients import Responses, build_query, first_query, q
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.data_params import DataParams
-from silos.privacy.owner_file import make_store
+from silos.privacy.owner_file import OWNER_FILE, make_store
 from silos.storage.partition_store import write
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.task_runner import PlainRunner, Runner
@@ -21,9 +21,14 @@ from tasks.execution.task_runner import PlainRunner, Runner
 class PairRequest:
     """What was asked of silos, and what they answered: to the first question, if there was one, and to the second."""
 
-    def __init__(self, silos: Silos, private: Path, params: DiagnoseParams, runner: Runner) -> None:
+    def __init__(
+        self, silos: Silos, private: Path, params: DiagnoseParams, runner: Runner, least_cell: int | None = None
+    ) -> None:
         store = ClientStore(str(private))
         make_store(private)
+        if least_cell is not None:
+            text = (private / OWNER_FILE).read_text()
+            (private / OWNER_FILE).write_text(text.replace("least_cell: 10", f"least_cell: {least_cell}"))
         self.first = first_query(silos, params)
         self.to_first: Responses | None = self.first and query_clients(runner, silos, store, self.first, params)
         told = join_summaries(self.to_first.messages) if self.to_first else None
@@ -71,11 +76,17 @@ def silos_of(tmp_path: Path) -> Callable[..., Silos]:
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Callable[..., PairRequest]:
-    """Asks silos; `keeps` names what clients remember by, so that others are asked for the first time."""
+    """Asks silos; `keeps` names what clients remember by, so that others are asked for the first time.
+
+    least_cell: what their owner allows, if it is not the default.
+    """
     number = iter(range(10_000))
 
-    def ask_all(silos: Silos, keeps: str = "", runner: Runner | None = None, **params: Any) -> PairRequest:
+    def ask_all(
+        silos: Silos, keeps: str = "", runner: Runner | None = None, least_cell: int | None = None, **params: Any
+    ) -> PairRequest:
         folder = tmp_path / "private" / (keeps or f"new{next(number)}/own")
-        return PairRequest(silos, folder, DiagnoseParams.model_validate(params), runner or PlainRunner())
+        asked_for = DiagnoseParams.model_validate(params)
+        return PairRequest(silos, folder, asked_for, runner or PlainRunner(), least_cell)
 
     return ask_all

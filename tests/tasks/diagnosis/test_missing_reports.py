@@ -60,7 +60,7 @@ def test_of_moments_alone_it_is_known_which_features_are_not_told():
     answers = told((x, y), other, of=layout())
     bare = type(answers)(answers.rows, answers.labels, answers.counts[..., :0, :], answers.moments)
     found = missing_reports(bare, layout()).to_dict(CLIENTS, NAMES)
-    assert found == {"absent": {}, "withheld": {"dose": ["north"]}, "crowded": []}
+    assert found == {"absent": {}, "withheld": {"dose": ["north"]}, "merged": {}, "crowded": []}
 
 
 def test_under_noise_nothing_is_found():
@@ -68,4 +68,9 @@ def test_under_noise_nothing_is_found():
     noisy = type(answers)(
         answers.rows, answers.labels, answers.counts * 0, answers.moments, np.ones(answers.counts.shape)
     )
-    assert missing_reports(noisy, layout()).to_dict(CLIENTS, NAMES) == {"absent": {}, "withheld": {}, "crowded": []}
+    assert missing_reports(noisy, layout()).to_dict(CLIENTS, NAMES) == {
+        "absent": {},
+        "withheld": {},
+        "merged": {},
+        "crowded": [],
+    }

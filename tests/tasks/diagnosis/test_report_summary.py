@@ -97,7 +97,7 @@ def test_of_a_regression_the_groups_of_an_answer_are_all_rows_or_ten_fewer_than_
         for feature in range(2):
             whole, parts = (np.nan_to_num(told[feature, :, 0]).sum() for told in (first, second))
             rows = np.nan_to_num(second[feature, :, 0])
-            assert parts == 0 or whole - parts == 0 or whole - parts >= 10
+            assert parts == 0 or whole - parts == 0 or abs(whole - parts) >= 10
             assert (rows[rows > 0] >= 10).all()
 
 
@@ -116,7 +116,7 @@ def test_no_value_of_a_row_is_in_the_bytes_of_a_message(silos_of, asked, sizes, 
     values = x.astype(np.float32).ravel()
     secrets = {number.tobytes() for kind in (np.float32, np.float64) for number in values.astype(kind)}
     for message in found.messages:
-        for part in ("rows", "labels", "counts", "moments"):
+        for part in ("rows", "labels", "counts", "moments", "counted_in"):
             numbers = getattr(message, part).numpy()
             held = {number.tobytes() for number in numbers.ravel()}
             held |= {number.tobytes() for number in numbers.astype(np.float32).ravel()}
@@ -289,7 +289,7 @@ def test_moments_tell_of_far_values_of_ten_rows_or_more_only(far, shows, silos_o
     rows = np.flatnonzero(y == 0)[: len(far)]
     typed = x.copy()
     typed[rows, 0] = far + np.arange(len(far))
-    report = asked(silos_of({"a": (typed, y)}, features=BOUNDED)).answers.messages[0]
+    report = asked(silos_of({"a": (typed, y)}, features=BOUNDED), least_cell=1).answers.messages[0]
     mean, before = report.moments[0, 0, 0, 1], usual.moments[0, 0, 0, 1]
     assert bool(abs(mean - before) > 5) == shows
     assert report.counts[0, 0, :, 0].sum() == 300

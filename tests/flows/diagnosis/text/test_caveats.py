@@ -252,6 +252,7 @@ def test_features_without_values_or_withheld_are_named_with_their_silos(a_report
     gaps = {
         "absent": {f"x{at}": ["a"] for at in range(5)},
         "withheld": {"dose": ["a", "b"]},
+        "merged": {"ward": ["north", "west"]},
         "crowded": ["age"],
     }
     report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], gaps=gaps)
@@ -261,7 +262,11 @@ def test_features_without_values_or_withheld_are_named_with_their_silos(a_report
         "The same holds for 2 more features, which report.json names.",
         "dose was not compared at a and b: fewer than 10 different rows of a label have a value.",
     ]
-    assert found[5].startswith("Differences within age cannot be seen: nearly all values lie in one or two of 32 bins")
+    assert found[5] == (
+        "ward was not compared at north and west: too few different rows of a label for two cells (least_cell in "
+        "owner.yaml)."
+    )
+    assert found[6].startswith("Differences within age cannot be seen: nearly all values lie in one or two of 32 bins")
     report["query"] |= {"targets": [0.0]}
     assert "fewer than 10 different rows of a group of targets have a value" in notes(report)[5]
 
