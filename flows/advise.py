@@ -47,7 +47,6 @@ from flows.methods.client_sampler import validation_rows
 from flows.orchestration.flow_decorator import IncompleteError, MethodNames, Text, from_overrides, project_flow
 from flows.project.project import Project
 from flows.project.run_sets import begun_before, experiment, new_experiment, newest_experiment
-from flows.project.training_setup import check_metric
 from flows.results.reports.comparison_report import newest_diagnosis
 from flows.results.reports.diagnosis_report import save_report
 from flows.results.run_history.list_runs import find_runs
@@ -55,6 +54,7 @@ from flows.run import run_trial
 from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import compare_pairs, outcomes_of_run
 from flows.training.run_folder import RunFolder, run_name
+from flows.training.training_setup import check_metric
 from models.metrics.client_metrics import metric_record
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
@@ -102,12 +102,12 @@ def advise(
     compared = project.params.comparison
     if compared.over != "rows" or compared.publish:  # these are about what `siloflow compare` says
         project = project.with_overrides(_OVER_ROWS)
-    with project.working("advise"):
+    with project.data.working("advise"):
         check_advisable(project)
         retried = begun_before(project, "advise")
         resume, name = (resume, name) if retried is None else (True, retried)
         folder = folder_name(project, minutes or project.params.advise.minutes, methods, resume, name or "")
-        with project.working(folder), exclusive_lock(project.store.runs / folder):
+        with project.data.working(folder), exclusive_lock(project.store.runs / folder):
             begun = experiment(project, folder)
             last: RaceRecord | ExperimentRecord = read_json(project.store.runs / folder / RACE) or begun
             return _advise(project, folder, 60 * (minutes or last["minutes"]), methods or begun["methods"])

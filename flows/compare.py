@@ -57,7 +57,7 @@ from flows.results.run_history.comparison_cost import costs_of, read_cost_curves
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
 from flows.training import fingerprint
-from flows.training.evaluation import against_baseline, scored_baseline
+from flows.training.constant_baseline import against_baseline, scored_baseline
 from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import (
     MeasuredPair,
@@ -70,6 +70,7 @@ from flows.training.paired_runs import (
 )
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.run_notes import merge_notes
+from flows.training.training_setup import training_setup
 from models.metrics.client_metrics import metric_record
 from models.metrics.task_metrics import metric_value
 from silos.errors import UserError
@@ -123,7 +124,7 @@ def compare(
         name: The name of a new comparison, in runs/ and in MLflow; with resume, of the comparison to continue.
         parallel: Start also while another comparison of this project runs, instead of waiting for its end.
     """
-    with project.working("compare"), nullcontext() if parallel else _alone(project):
+    with project.data.working("compare"), nullcontext() if parallel else _alone(project):
         plan = make_plan(project, methods, seeds, reference)
         # a retry by Prefect comes with the parameters of the first attempt, which do not say `resume`
         retried = begun_before(project, "compare")
@@ -135,7 +136,7 @@ def compare(
         else:
             info = {**asdict(plan), "about": log_comparison.comparison_settings(project, plan)}
             name = new_experiment(project, "compare", info, new_name)
-        with project.working(name):
+        with project.data.working(name):
             return _run_comparison(project, name, plan)
 
 
@@ -167,7 +168,7 @@ def _make_plan(project: Project, methods: Sequence[str], seeds: Sequence[int], r
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
     for method, seed in product(methods, seeds):
         run_name(method, seed)  # refuses a bad name before anything starts
-    setup = project.training_setup(seeds[0])
+    setup = training_setup(project, seeds[0])
     for method in methods:
         start_method(method_of(project.params, method), setup)
     check_tuning(project, methods, setup)

@@ -21,7 +21,7 @@ from silos.versioning.git_commands import has_repository, run_git
 CODE = Path(__file__).parents[1]
 """The checkout, with the code of siloflow."""
 
-_TRAINERS = ("flows.training.evaluation", "flows.training.trainer", "flows.project.training_setup")
+_TRAINERS = ("flows.training.evaluation", "flows.training.trainer", "flows.training.training_setup")
 _OF_TRAINING = (
     *_TRAINERS,
     "tasks.client_optimizer_state",

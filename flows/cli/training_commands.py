@@ -466,8 +466,9 @@ def _check_advisable(project: "Project") -> None:
 def _check_method(project: "Project", method: str, seed: int) -> None:
     from flows.methods.base import start_method
     from flows.methods.method_settings import method_of
+    from flows.training.training_setup import training_setup
 
-    start_method(method_of(project.params, method), project.training_setup(seed))
+    start_method(method_of(project.params, method), training_setup(project, seed))
 
 
 def _check_runner(project: "Project") -> None:

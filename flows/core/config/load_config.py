@@ -172,7 +172,7 @@ def _unknown_metric(name: str, task: Task, known: list[str], own: Mapping[str, o
     choices = f"one of {', '.join(sorted(known))} for a {task}. Choose one of them, or null"
     if name in own:
         return f"got {name}, a function of one row, expected a class of ClientMetric, or {choices}."
-    if params.loaded.of(METRICS).get(name) is not None:
+    if params.registered.of(METRICS).get(name) is not None:
         return f"got {name}, expected a metric of evaluation.metrics. Add {{kind: {name}}} there."
     if name in METRICS_BY_NAME:
         return f"got {name}, expected {choices}."
