@@ -153,7 +153,7 @@ class AdviceStudy:
     def _cell(self, federation: Federation) -> dict[str, Any]:
         """Measure each method's difference to FedAvg on test rows, with its best setting after a third of the rounds."""
         project = self.open(federation)
-        with project.working("study"):
+        with project.data.working("study"):
             table = RunTable(project, self._cache / "runs" / federation.name)
             report, quantity, last = self._diagnosed(federation, project), project.quantity, table.rungs[-1]
             chosen: dict[str, Candidate] = {}
@@ -207,7 +207,7 @@ class AdviceStudy:
     def _contest(self, federation: Federation) -> dict[str, Any]:
         """Replay every strategy on a federation."""
         project = self.open(federation)
-        with project.working("study"):
+        with project.data.working("study"):
             contest = self.contest(federation, project)
             found = {}
             for name, strategy in strategies(MINUTES).items():
@@ -236,7 +236,7 @@ class AdviceStudy:
             command(folder, "partition", "--json")
             advice, _ = command(folder, "advise", *methods, "--minutes", str(LIVE_MINUTES), "--json")
         race, project = Race.from_json(advice["race"]), self.open(federation)
-        with project.working("study"):
+        with project.data.working("study"):
             contest = self.contest(federation, project)
             first = [c for c in contest.preferred if c.name in race.legs and race.legs[c.name].rounds == race.rungs[0]]
             legs = [contest.table.run(c, RACE_SEED, race.rungs[0]).leg(race.rungs[0]) for c in first]

@@ -23,6 +23,7 @@ from flows.methods.base import Method, start_method
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
+from flows.training.training_setup import device_of, training_setup
 from models.client_model import first_client
 from models.prng import client_streams
 
@@ -37,10 +38,10 @@ _LIMIT_TURNS = 8  # the first warms up
 def main() -> None:
     """Print the machine's limits and the seconds of a row's kernels, for the project in the current folder."""
     project = Project.open([], Path.cwd())
-    device = project.device
+    device = device_of(project.params.engine)
     threads = int(sys.argv[2]) if device == "cpu" else 1
     limits = _limits(threads, device)
-    setup, method = project.training_setup(0), method_of(project.params, sys.argv[1])
+    setup, method = training_setup(project, 0), method_of(project.params, sys.argv[1])
     calls, batch = _calls(setup, method, device), setup.training.batch
     seconds = min(_turn(calls, threads, device) for _ in range(_TURNS))
     print(json.dumps({**limits, "kernel_seconds_of_a_row": seconds / (threads * _BATCHES * batch)}))

@@ -10,6 +10,7 @@ import torch
 
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
+from flows.training.training_setup import training_setup
 from models.prng import client_streams, server_stream
 from models.training.engine import broadcast_weights, train
 from models.training.engine_and_stack_size import even_stack_size
@@ -28,12 +29,12 @@ def tune(project: Project, say: Callable[[str], None]) -> dict[str, Any]:
 
     The smallest stack within 5 % of the fastest is proposed, since it leaves work for more workers.
     """
-    setup = project.training_setup(0)
+    setup = training_setup(project, 0)
     torch.set_num_threads(1)
     measured: list[dict[str, Any]] = []
     for kind in forms(setup.network):
         say(f"{kind}: stacks of 1 to {len(setup.silos.clients)} clients")
-        measured += _sizes(setup, kind, project.device)
+        measured += _sizes(setup, kind, setup.device)
     best = min(m["milliseconds"] for m in measured)
     good = [m for m in measured if m["milliseconds"] <= _AS_GOOD * best]
     chosen = min(good, key=lambda m: m["stack"])

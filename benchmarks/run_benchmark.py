@@ -32,6 +32,7 @@ from flows.methods.method_settings import method_of
 from flows.partition import make
 from flows.project.project import Project
 from flows.training.run_folder import RunFolder
+from flows.training.training_setup import training_setup
 from models.client_model import first_client
 from models.metrics.flops import network_cost
 from silos.errors import UserError
@@ -261,7 +262,7 @@ def _limits(root: Path, workload: Workload, seconds: float) -> dict[str, float]:
     batch calls them.
     """
     project = Project.open([], root)
-    setup = project.training_setup(0)
+    setup = training_setup(project, 0)
     method = method_of(project.params, workload.method)
     model = method.model(start_method(method, setup), setup)
     weights = {**model.shared, **first_client(model.personal)}

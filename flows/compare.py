@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 
 from flows.core.console import progress
 from flows.experiments.comparison import log_comparison
@@ -57,7 +58,7 @@ from flows.results.run_history.comparison_cost import costs_of, read_cost_curves
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
 from flows.training import fingerprint
-from flows.training.evaluation import against_baseline, scored_baseline
+from flows.training.constant_baseline import against_baseline, scored_baseline
 from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import (
     MeasuredPair,
@@ -71,6 +72,7 @@ from flows.training.paired_runs import (
 from flows.training.run_context import check_allowed
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.run_notes import merge_notes
+from flows.training.training_setup import training_setup
 from models.metrics.client_metrics import metric_record
 from models.metrics.task_metrics import metric_value
 from silos.errors import UserError
@@ -124,7 +126,7 @@ def compare(
         name: The name of a new comparison, in runs/ and in MLflow; with resume, of the comparison to continue.
         parallel: Start also while another comparison of this project runs, instead of waiting for its end.
     """
-    with project.working("compare"), nullcontext() if parallel else _alone(project):
+    with project.data.working("compare"), nullcontext() if parallel else _alone(project):
         plan = make_plan(project, methods, seeds, reference)
         # a retry by Prefect comes with the parameters of the first attempt, which do not say `resume`
         retried = begun_before(project, "compare")
@@ -136,7 +138,7 @@ def compare(
         else:
             info = {**asdict(plan), "about": log_comparison.comparison_settings(project, plan)}
             name = new_experiment(project, "compare", info, new_name)
-        with project.working(name):
+        with project.data.working(name):
             return _run_comparison(project, name, plan)
 
 
@@ -168,7 +170,7 @@ def _make_plan(project: Project, methods: Sequence[str], seeds: Sequence[int], r
     seeds = list(dict.fromkeys(seeds or defaults.seeds))
     for method, seed in product(methods, seeds):
         run_name(method, seed)  # refuses a bad name before anything starts
-    setup = project.training_setup(seeds[0])
+    setup = training_setup(project, seeds[0])
     for method in methods:
         check_allowed(project, method, setup)
         start_method(method_of(project.params, method), setup)
@@ -283,7 +285,13 @@ def conclude(
     write_comparison_report(project, plan, comparison, curves, cost_curves)
     write_json(folder / "comparison.json", comparison)
     log_comparison.log_comparison(project, name, plan, comparison, flow_run)
-    link = prefect_artifacts.file_link(folder / REPORT)
+    _show_on_page(project, comparison, folder / REPORT)
+    return comparison
+
+
+def _show_on_page(project: Project, comparison: ComparisonResult, report: Path) -> None:
+    """Show a comparison on Prefect's page, and log its sentences."""
+    link = prefect_artifacts.file_link(report)
     prefect_artifacts.show_markdown("comparison", f"{log_comparison.note_of(project, comparison)}\n\n{link}")
     paired_sentences = [pair["sentence"] for pair in comparison["paired"]]
     for line in (
@@ -293,7 +301,6 @@ def conclude(
         *sentences_after(comparison),
     ):
         prefect_artifacts.log_artifact(line)
-    return comparison
 
 
 def run_all(

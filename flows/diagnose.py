@@ -142,7 +142,7 @@ def diagnose(against: Text = "", project: Project = from_overrides()) -> Diagnos
             version.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    with project.working("diagnose"), project.workers() as workers:
+    with project.data.working("diagnose"), project.workers() as workers:
         runner = PrefectRunner(workers)
         if against:
             return save_report(project, *compare_with_version(project, runner, against))

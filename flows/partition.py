@@ -110,9 +110,8 @@ def _prepare_store(project: Project) -> list[str]:
 
 def _lines_for_params(project: Project) -> list[str]:
     """Return the lines that params.yaml needs to describe the data made with overrides; empty if none."""
-    assert project.file is not None, "the project was opened from its params.yaml"
     try:
-        written = project.file.as_read.params.data
+        written = project.own_file.as_read.params.data
     except UserError:  # without the overrides it describes no data
         settings: dict[str, Any] | None = {f"data.{key}": value for key, value in project.params.data.recipe().items()}
     else:

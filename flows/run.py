@@ -18,6 +18,7 @@ from flows.training.fingerprint import fingerprint_of
 from flows.training.run_context import open_run
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.trainer import Trainer, default_callbacks
+from flows.training.training_setup import training_setup
 from silos.errors import DivergedError, MethodError, UserError
 from silos.io.locks import exclusive_lock
 from silos.param_types import plain
@@ -55,7 +56,7 @@ def run(
     name = run_name(method, seed, cell)
     if experiment:
         plain(experiment, "the experiment")
-    with project.working(name):
+    with project.data.working(name):
         # inside a comparison the outer flow is the one that Prefect retries, and it passes `resume`
         retried = None if experiment else begun_before(project, "run")
         if retried is not None:
@@ -85,15 +86,15 @@ def _run_in_folder(
 
     A run that may pause also lets clients store the outcomes of their validation rows, at the pause and at the end.
     """
-    lock = project.working(f"{folder.path.parent.name}/{folder.name}")
+    lock = project.data.working(f"{folder.path.parent.name}/{folder.name}")
     with lock, exclusive_lock(folder.path), project.workers() as workers:
-        began, setup = time.perf_counter(), project.training_setup(seed)
+        began, setup = time.perf_counter(), training_setup(project, seed)
         fingerprint, noted = fingerprint_of(project, setup, method, method_name), Noted(plugins=project.params.plugins)
         identity = folder.identify(fingerprint, resume, project.data.same_rows, noted)
         result = folder.finished()
         if result is not None and result["mlflow_run_id"] is not None:
             return result
-        run = open_run(project, method, method_name, setup, identity, folder, PrefectRunner(workers), began)
+        run = open_run(project, method, setup, identity, folder, PrefectRunner(workers), began)
         extra = user_callbacks(project.params.callbacks)
         return Trainer(run, default_callbacks(project.params.evaluation, extra, bool(until))).fit(until)
 

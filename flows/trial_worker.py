@@ -98,7 +98,7 @@ def _serve(connection: Connection, sender: _Sender) -> None:
     with (
         hydrated_context(pickle.loads(setup.context)),
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
-        project.working(setup.experiment),
+        project.data.working(setup.experiment),
         project.workers(),
     ):
         sender.send("ready")
@@ -129,7 +129,7 @@ def _open(setup: "Setup") -> "Project":
 
     file = ParamsFile(setup.raw, setup.root, PluginFiles(setup.root)).with_overrides(setup.overrides)
     project = Project.of(file, setup.root, setup.derived)
-    if [entry.digest for entry in project.plugins.entries] != setup.plugins:
+    if [entry.digest for entry in project.params.registered.entries] != setup.plugins:
         raise UserError(
             "plugins: got a plugin file that changed after the command had read it, expected the same one, since the runs "
             "of a comparison must be comparable. Restore it and use --resume, or start again."

@@ -83,7 +83,7 @@ def _decide(project: Project) -> WatchAnswer:
     answer = changed_silos.settled_answer(project, champion)
     if answer is not None:
         return answer
-    with project.working("watch"):
+    with project.data.working("watch"):
         # a decision whose reason may pass: its diagnosis holds, and another one would query the silos again
         judged = changed_silos.last_decision(project, champion)
         if judged is not None:

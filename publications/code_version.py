@@ -21,7 +21,7 @@ from silos.versioning.git_commands import has_repository, run_git
 CODE = Path(__file__).parents[1]
 """The checkout, with the code of siloflow."""
 
-_TRAINERS = ("flows.training.evaluation", "flows.training.trainer", "flows.project.training_setup")
+_TRAINERS = ("flows.training.evaluation", "flows.training.trainer", "flows.training.training_setup")
 _OF_TRAINING = (
     *_TRAINERS,
     "tasks.client_optimizer_state",
@@ -33,6 +33,7 @@ _OF_TRAINING = (
     "silos.cohort",
     "silos.data_params",
     "silos.dataset",
+    "silos.params_section",
     "silos.partitioners",
     "silos.sources",
     "silos.standardizer",
@@ -56,6 +57,7 @@ _OF_VERDICTS = (
     "models",
     "publications.synthetic_pairs",
     "silos.data_params",
+    "silos.params_section",
     "silos.partitioners",
     "silos.privacy",
     "silos.sources",

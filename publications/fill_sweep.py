@@ -25,6 +25,7 @@ from flows.run import probe, run
 from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
 from flows.training.run_folder import RunFolder
+from flows.training.training_setup import device_of
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import CellDifferenceRecord, cell_difference_record
 from publications.code_version import CODE, code_hash
@@ -142,7 +143,7 @@ def _record(sweep: Sweep, cell: str, result: Mapping[str, Any]) -> dict[str, Any
 
 def _origin(sweep: Sweep, cell: str) -> dict[str, Any]:
     """Return when, where, with which command and with which versions a record is made."""
-    device = "cpu" if sweep.page.judged else sweep.project(cell, *sweep.tries(cell)[0]).device
+    device = "cpu" if sweep.page.judged else device_of(sweep.project(cell, *sweep.tries(cell)[0]).params.engine)
     return {
         "command": f"siloflow reproduce {sweep.paper} --table {sweep.table} --scale {sweep.scale}",
         "commit": _commit(),

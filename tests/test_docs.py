@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, is_typeddict
@@ -34,8 +33,8 @@ from flows.methods.fedavg import FedAvg
 from flows.methods.method_settings import method_of
 from flows.partition import make
 from flows.project.project import Project
-from flows.project.training_setup import training_setup
 from flows.training.fit_standardizer import fit_standardizer
+from flows.training.training_setup import training_setup
 from models.metrics.flops import largest_activation, network_cost
 from models.networks.network_factory import build
 from models.networks.resnet_vgg import Residual
@@ -46,9 +45,6 @@ from models.training.objectives import CrossEntropy
 from publications.published_tables import is_own, table_of
 from publications.render import doc_tables
 from publications.render.table_list import read_sentences
-from silos.client_store import ClientStore
-from silos.cohort import Silos
-from silos.privacy.owner_file import make_store
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_client, open_missing, write
 from tasks import messages
@@ -255,14 +251,11 @@ def test_the_regression_of_the_docs_converges_at_its_rate_and_not_at_that_of_cla
     asked = [f"{part}.{key}={json.dumps(value)}" for part in ("model", "training") for key, value in said[part].items()]
     found = {}
     for rate in (said["training"]["optimiser"]["learning_rate"], load_params(folder).training.optimiser.learning_rate):
-        params = load_params(folder, [*column, *asked, f"training.optimiser.learning_rate={rate}"])
-        write(folder / "data" / "mine", params.data, folder)
-        silos = Silos.open(folder / "data" / "mine", f"{folder.name}-mine")
-        raw = training_setup(params, silos, "cpu", 0, folder)
-        make_store(folder / "private")
-        scaling = fit_standardizer(params, raw, PlainRunner(), ClientStore(str(folder / "private"))).scaling
-        task = training_setup(params, replace(silos, scaling=scaling), "cpu", 0, folder)
-        found[rate] = play(FedAvg(), task, range(1, params.training.rounds + 1)).reports[-1].metrics["loss/train"]
+        project = Project.open([*column, *asked, f"training.optimiser.learning_rate={rate}"], folder, derived=True)
+        raw = training_setup(project, 0)
+        task = training_setup(project, 0, fit_standardizer(project.params, raw, PlainRunner(), project.ledgers).scaling)
+        rounds = range(1, project.params.training.rounds + 1)
+        found[rate] = play(FedAvg(), task, rounds).reports[-1].metrics["loss/train"]
     converged, diverged = found.values()
     assert converged < 0.1  # of a variance of 1
     assert not math.isfinite(diverged)

@@ -19,16 +19,15 @@ import numpy as np
 
 from flows.experiments.advice.race import Candidate, Leg, rungs_of
 from flows.experiments.comparison.tuner import Score
-from flows.methods.client_sampler import SampledClients
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.project.run_sets import scratch_dir
-from flows.training.evaluation import score_model, scored_model
 from flows.training.fingerprint import fingerprint_of
 from flows.training.round_record import metrics_of
 from flows.training.run_context import RunContext, open_run
 from flows.training.run_folder import RunFolder
 from flows.training.trainer import Trainer
+from flows.training.training_setup import training_setup
 from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
@@ -144,9 +143,9 @@ def _train(project: Project, name: str, seed: int, rungs: Sequence[int]) -> Run:
     folder, method = RunFolder(project.store.runs / "study" / f"{name}-seed{seed}"), method_of(project.params, name)
     folder.path.mkdir(parents=True)
     began, found, sent = time.process_time(), list[Rung](), 0
-    setup = project.training_setup(seed)
+    setup = training_setup(project, seed)
     identity: RunIdentity = {**fingerprint_of(project, setup, method, name), "tag": ""}
-    run = open_run(project, method, name, setup, identity, folder, PlainRunner(), time.perf_counter())
+    run = open_run(project, method, setup, identity, folder, PlainRunner(), time.perf_counter())
     trainer = Trainer(run, [])
     for rounds in rungs:
         while run.number < rounds and not (run.number and run.ended_by):
@@ -166,19 +165,18 @@ def _train(project: Project, name: str, seed: int, rungs: Sequence[int]) -> Run:
 
 def _scored(run: RunContext, split: str) -> tuple[dict[str, Any], ByClient, ByClient]:
     """Score a split; return the metrics, and the outcomes of rows of the federated clients and of the others."""
-    project, quantity = run.project, run.project.quantity
-    round = run.round(run.number, SampledClients(run.setup.silos.clients), split)
-    model = scored_model(run.method, project.silos, run.state, round)
-    scores = score_model(project, model, round, keep_outcomes=True, splits=(split,))
+    scorer, silos, quantity = run.scorer, run.scorer.silos, run.scorer.quantity
+    round = run.clients.round(run.number, split)
+    scores = scorer.score(scorer.model(run.state, round), round, keep_outcomes=True, splits=(split,))
     refs = {client: ref for s in scores for client, ref in s.outcomes.items()}
-    rows, federated = project.silos.rows(split), dict[str, np.ndarray]()
+    rows, federated = silos.rows(split), dict[str, np.ndarray]()
     others = dict[str, np.ndarray]()
     for client in refs:
         if rows.get(client):
-            values = np.asarray(run.private.load(OUTCOMES, refs, client)[quantity.outcome])[: rows[client]]
-            of_role = federated if project.silos.role(client) == "federated" else others
+            values = np.asarray(run.clients.private.load(OUTCOMES, refs, client)[quantity.outcome])[: rows[client]]
+            of_role = federated if silos.role(client) == "federated" else others
             of_role[client] = values.astype(np.float32)
-    return metrics_of(by_client(scores, quantity), project.silos, quantity), federated, others
+    return metrics_of(by_client(scores, quantity), silos, quantity), federated, others
 
 
 def _write(file: Path, run: Run) -> None:

@@ -102,7 +102,7 @@ class Session:
         self._lifecycle.record_time("params")
         self._complete_decision(project)
         if lock_data_for is not None:
-            self._lifecycle.locks.enter_context(project.working(lock_data_for))
+            self._lifecycle.locks.enter_context(project.data.working(lock_data_for))
         if check is not None:
             check(project)
             self._lifecycle.record_time("input")

@@ -37,7 +37,7 @@ def methods(
         from flows.core.plugin_loader import NONE
         from flows.methods import base
 
-        plugins = session.open_project(overrides).plugins if Path("params.yaml").is_file() else NONE
+        plugins = session.open_project(overrides).params.registered if Path("params.yaml").is_file() else NONE
         if method is not None:
             from flows.methods.method_settings import method_details
 

@@ -22,7 +22,7 @@ from silos.errors import UserError
 
 def check_names(params: Params) -> None:
     """Raise a UserError if params name a method that does not exist; imports no built-in method."""
-    names = method_names(params.loaded)
+    names = method_names(params.registered)
     references = [("method", name) for name in params.method]
     references += [("comparison.methods", name) for name in params.comparison.methods]
     references += [("watch.methods", name) for name in params.watch.methods]
@@ -48,7 +48,7 @@ def method_of(params: Params, name: str) -> Method:
 
 
 def _with_options(params: Params, name: str) -> Method:
-    cls = find_method(name, params.loaded)
+    cls = find_method(name, params.registered)
     with plugin_loader.user_code_errors(cls.__module__):
         try:
             return cls.model_validate(params.method.get(name, {}))

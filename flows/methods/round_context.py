@@ -38,6 +38,7 @@ class TrainingSetup:
         seed: The seed of training; the partition has its own.
         stack: The maximum number of clients in a stack.
         aggregation: How `aggregate` averages clients.
+        device: The device that runs the clients' tasks.
     """
 
     silos: Silos
@@ -46,6 +47,7 @@ class TrainingSetup:
     seed: int
     stack: int = 16
     aggregation: Aggregation = field(default_factory=Aggregation)
+    device: str = "cpu"
 
     def initial_weights(self, network: Network | None = None, purpose: str = "init") -> Weights:
         """Initialize the weights of a network, by default the run's; they depend on the seed and the purpose only."""
@@ -68,7 +70,6 @@ class RoundContext:
         dropped: The clients that were sampled and dropped out.
         runner: Where tasks run.
         private: The store of the state that stays with clients.
-        device: The device that runs the clients' tasks.
         tally: The cost of the round's tasks so far, counted by `map_clients` and `train`.
         optimisers: The optimizer states that clients keep from round to round.
         validation: Client to its mean validation loss before and after its last training; None unless the sampler needs
@@ -82,7 +83,6 @@ class RoundContext:
     dropped: tuple[str, ...]
     runner: Runner
     private: ClientStore
-    device: str = "cpu"
     tally: RoundCost = field(default_factory=RoundCost)
     optimisers: ClientOptimizerStates = field(default_factory=ClientOptimizerStates)
     validation: dict[str, tuple[float, float]] | None = None
@@ -123,7 +123,7 @@ class RoundContext:
         silos = silos or self.silos
         if not silos.clients:
             return []
-        options |= {"private": self.private, "device": self.device}
+        options |= {"private": self.private, "device": self.setup.device}
         messages = map_clients(self.runner, task, silos, model, stack=self.setup.stack, **options)
         self.tally.count(task.name, 0 if received else model.bytes_down, messages, silos)
         return messages

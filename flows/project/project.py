@@ -5,24 +5,20 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from flows.core.config.load_config import ParamsFile, quantity_of
 from flows.core.config.params_schema import Params
 from flows.core.console import progress
-from flows.core.plugin_loader import PluginFiles, Plugins
 from flows.methods.method_settings import check_names
 from flows.project.project_data import Checked, ProjectData
 from flows.project.run_store import RunStore
 from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.errors import UserError
 from silos.privacy.owned_source import find_store
-from silos.standardizer import NO_STANDARDIZATION, Standardization
 
 if TYPE_CHECKING:
-    from flows.methods.round_context import TrainingSetup
     from tasks.execution.worker_backends import Workers
 
 
@@ -36,13 +32,12 @@ class Project:
     A command opens it, and passes it on, also to flows that run inside others. A project that differs in a few overrides
     is derived by `with_overrides` or `derive`, without reading params.yaml or checking the data again.
 
-    Data are checked against data.dvc at their first use, and again by the outermost `working`, since another process
-    may have changed them before. Inside `working`, nothing is checked or computed twice (`once`).
+    Data are checked against data.dvc at their first use, and again by the outermost `data.working`, since another process
+    may have changed them before. Inside `data.working`, nothing is checked or computed twice (`once`).
 
     Attributes:
         derived: Whether the data come from the cache of partitions, instead of data/.
         scratch: The folder that stores what runs leave, instead of the project's own.
-        scaling: The standardization that a run's clients agreed on.
         file: What params were read from; None if they come from elsewhere, such as an earlier run.
     """
 
@@ -50,7 +45,6 @@ class Project:
     params: Params
     derived: bool = False
     scratch: Path | None = None
-    scaling: Standardization = NO_STANDARDIZATION
     file: ParamsFile | None = field(default=None, repr=False)
     _checked: Checked = field(default_factory=Checked, repr=False, compare=False)
 
@@ -78,42 +72,24 @@ class Project:
     @property
     def overrides(self) -> list[str]:
         """Return the overrides that the project was opened with, and then those of `with_overrides`."""
-        return list(self._own_file().overrides)
-
-    @property
-    def params_as_read(self) -> dict[str, Any]:
-        """Return the plain content of params.yaml as the command read it, without overrides."""
-        return self._own_file().as_read.raw
+        return list(self.own_file.overrides)
 
     def with_overrides(self, overrides: Sequence[str]) -> "Project":
         """Derive the project with more overrides: the same object for the same overrides while data/ is locked."""
-        if not overrides:
-            return self
-
-        def derive() -> "Project":
-            file = self._own_file().with_overrides(overrides)
-            return replace(self, params=Project.of(file, self.root).params, file=file)
-
-        return self.once(("with_overrides", *overrides), derive)
+        return self.derive([*self.overrides, *overrides], self.derived) if overrides else self
 
     def derive(self, overrides: Sequence[str], derived: bool) -> "Project":
-        """Derive the project with `overrides` instead of its own, and without a standardization; see `open`.
+        """Derive the project with `overrides` instead of its own; see `open`.
 
         It comes from the same reading of params.yaml, and is the same object for the same overrides while data/ is locked.
         """
 
         def make() -> "Project":
-            file = self._own_file().as_read.with_overrides(overrides)
+            file = self.own_file.as_read.with_overrides(overrides)
             return replace(Project.of(file, self.root, derived), scratch=self.scratch, _checked=self._checked)
 
-        return self if self._is_like(overrides, derived) else self.once(("derive", derived, *overrides), make)
-
-    def _is_like(self, overrides: Sequence[str], derived: bool) -> bool:
-        return (self.overrides, self.derived, self.scaling) == (list(overrides), derived, NO_STANDARDIZATION)
-
-    def with_data_seed(self, seed: int) -> "Project":
-        """Derive the project with the partition of another data seed, from the cache of partitions."""
-        return self.derive([*self.overrides, f"data.seed={seed}"], derived=True)
+        is_like_this = (self.overrides, self.derived) == (list(overrides), derived)
+        return self if is_like_this else self.once(("derive", derived, *overrides), make)
 
     def once(self, key: Hashable, make: Callable[[], Value]) -> Value:
         """Return what `make` returns for this project; calls it once, or again if data/ may have changed."""
@@ -128,22 +104,14 @@ class Project:
         """Return what distinguishes this project from others that share its checked data."""
         is_from_file = self.file is not None and self.params is self.file.params
         params = tuple(self.overrides) if is_from_file else self.params.model_dump_json()
-        return params, self.derived, self.scratch, self.scaling
+        return params, self.derived, self.scratch
 
-    def _own_file(self) -> ParamsFile:
+    @property
+    def own_file(self) -> ParamsFile:
+        """Return the params.yaml that the project was opened from, with its overrides."""
         assert self.file is not None, "the project was opened from its params.yaml"
         assert self.params is self.file.params, "its params are those of the file"
         return self.file
-
-    @property
-    def plugins(self) -> Plugins:
-        """Return what the plugin files of params.yaml registered when the command ran them."""
-        return self.params.loaded
-
-    @property
-    def plugin_files(self) -> PluginFiles:
-        """Return the plugin files that the command has run."""
-        return self.file.plugin_files if self.file is not None else PluginFiles(self.root)
 
     @property
     def store(self) -> RunStore:
@@ -159,7 +127,7 @@ class Project:
     @property
     def silos(self) -> Silos:
         """Return the data; UserError unless they are what data.dvc records and params.yaml describes."""
-        return self.once("silos", lambda: replace(self.data.silos(), scaling=self.scaling))
+        return self.once("silos", self.data.silos)
 
     @property
     def scored(self) -> Silos:
@@ -180,10 +148,6 @@ class Project:
         folder = self.store.client_folder
         return ClientStore(str(folder / ".partitions" / self.silos.version if self.derived else folder))
 
-    def working(self, name: str) -> AbstractContextManager[None]:
-        """Protect data/ from changes; a process that would change it is refused with `name`. May be nested."""
-        return self.data.working(name)
-
     def workers(self) -> AbstractContextManager["Workers"]:
         """Open the workers that params name."""
         from tasks.execution.open_workers import open_workers
@@ -191,31 +155,10 @@ class Project:
         runner = self.params.runner
         return open_workers(runner.kind, runner.workers, runner.address, _print)
 
-    def training_setup(self, seed: int) -> "TrainingSetup":
-        """Return what every method of a seed trains with."""
-        from flows.project.training_setup import check_metric, training_setup
-
-        self.once("metric is defined", lambda: check_metric(self.params, self.quantity, self.scored))
-        return training_setup(self.params, self.silos, self.device, seed, self.root)
-
     @property
     def quantity(self) -> TaskMetrics:
         """Return the metric that params choose; `training_setup` checks that objective and data have the same task."""
         return self.once("quantity", lambda: quantity_of(self.params))
-
-    @property
-    def device(self) -> str:
-        """Return the device that computes clients; UserError if params name a missing one."""
-        import torch
-
-        device = self.params.engine.device
-        is_available = torch.cuda.is_available()
-        if device == "cuda" and not is_available:
-            raise UserError(
-                "params.yaml: engine.device: got cuda, expected auto or cpu, since torch finds no "
-                "GPU. Use one of these."
-            )
-        return "cuda" if device == "cuda" or (device == "auto" and is_available) else "cpu"
 
 
 def _print(line: str) -> None:

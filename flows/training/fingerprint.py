@@ -6,6 +6,7 @@ from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
 from flows.project.run_sets import NOT_OF_RUN, UNNAMED
 from flows.training.run_folder import RunFolder, run_name
+from flows.training.training_setup import training_setup
 from models.training.engine_and_stack_size import even_stack_size
 from silos.errors import UserError
 from silos.param_types import plain
@@ -29,7 +30,7 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
     if start_hashes:
         params["model"]["pretrained"] = f"sha256:{start_hashes.pop()}"  # independent of the file's path
     stack = even_stack_size(len(setup.silos.clients), setup.stack)
-    engine = {"kind": setup.training.engine, "stack": stack, "device": project.device}
+    engine = {"kind": setup.training.engine, "stack": stack, "device": setup.device}
     return {
         "method": method_name,
         "seed": setup.seed,
@@ -42,7 +43,7 @@ def check_resume(project: Project, method: str, seed: int, experiment: str | Non
     """Raise a UserError if the run to resume was started with another fingerprint."""
     if experiment is not None:
         folder = RunFolder(project.store.runs / experiment / run_name(method, seed, cell))
-        fingerprint = fingerprint_of(project, project.training_setup(seed), method_of(project.params, method), method)
+        fingerprint = fingerprint_of(project, training_setup(project, seed), method_of(project.params, method), method)
         folder.check(fingerprint, project.data.same_rows)
 
 

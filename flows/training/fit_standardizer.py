@@ -10,9 +10,9 @@ from flows.core.config.params_schema import Params
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
 from flows.project.run_sets import is_of_other_partition
-from flows.project.training_setup import own_columns
 from flows.training.run_folder import RunFolder
 from flows.training.run_notes import note_of_earlier
+from flows.training.training_setup import own_columns, training_setup
 from models.client_model import Model
 from silos.client_store import ClientStore
 from silos.cohort import Silos
@@ -80,7 +80,7 @@ def load_standardizer(project: Project) -> FittedStandardization:
                     return saved
             except (KeyError, TypeError, AttributeError):  # params of another version
                 unreadable.append(str(folder.path.relative_to(project.store.runs.parent)))
-    fitted = fit_standardizer(project.params, project.training_setup(0), PlainRunner(), project.ledgers)
+    fitted = fit_standardizer(project.params, training_setup(project, 0), PlainRunner(), project.ledgers)
     return replace(fitted, notes=(*fitted.notes, _note_of_unreadable(unreadable))) if unreadable else fitted
 
 
@@ -115,7 +115,8 @@ def fit_standardizer(
         return FittedStandardization(own, 0, 0)
     silos, join, leave = setup.silos, params.clients.join, params.clients.leave
     active_clients = tuple(c for c in silos.clients if join.get(c, 1) <= 1 < leave.get(c, 2))
-    round = RoundContext(0, setup, active_clients, (), runner, ledgers)
+    # on the CPU, since sums would be rounded differently elsewhere
+    round = RoundContext(0, replace(setup, device="cpu"), active_clients, (), runner, ledgers)
     model = Model(setup.network, {}, clients=silos.clients)
     messages: list[ScaleMoments] = round.map_clients(report_moments, model, inputs=inputs, targets=targets)
     standardizer: Standardizer = round.run_on_server(combine_moments, messages)
@@ -138,13 +139,12 @@ def _own_part(params: Params, manifest: Manifest) -> Standardization:
     )
 
 
-def scaled_as(project: Project, folder: RunFolder) -> Project:
-    """Return the project whose rows are standardised as the run's were; UserError if its standardization is missing."""
+def scaling_of(params: Params, folder: RunFolder) -> Standardization:
+    """Return the standardization that a run with these params agreed on; UserError if it is missing."""
     saved = _read_saved(folder)
-    params = project.params
     if saved is None and {params.model.inputs, params.model.targets, params.clients.align.kind} != {"none"}:
         raise UserError(f"{folder.scaling} is missing. {RESTORE_ADVICE}.")
-    return project if saved is None else replace(project, scaling=saved.scaling)
+    return NO_STANDARDIZATION if saved is None else saved.scaling
 
 
 def _read_saved(folder: RunFolder) -> FittedStandardization | None:

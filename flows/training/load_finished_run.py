@@ -15,13 +15,13 @@ from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
 from flows.project.run_sets import is_of_other_partition
-from flows.training.evaluation import score_model, scored_model, select_scored_clients
-from flows.training.fit_standardizer import scaled_as
+from flows.training.evaluation import Scorer
+from flows.training.fit_standardizer import scaling_of
 from flows.training.run_folder import RunFolder
+from flows.training.training_setup import training_setup
 from models.client_model import Model
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
-from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
 from tasks.execution.task_runner import PlainRunner
@@ -33,15 +33,23 @@ from tasks.tracking.result_types.run_files import PlainParams, RunIdentity
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run and its model; `project` has the params that the run was started with, not the current ones."""
+    """A finished run and its model.
+
+    Attributes:
+        folder: The run's folder.
+        project: The project, with the params that the run was started with, not the current ones.
+        method: The name of its method.
+        scorer: Its method, and its clients, with rows standardised as they were in training.
+        round: The round that the run reports, for all clients that take part.
+        model: The model of that round.
+    """
 
     folder: RunFolder
     project: Project
     method: str
-    seed: int
-    round: int
+    scorer: Scorer
+    round: RoundContext
     model: Model
-    private: ClientStore
 
 
 def finished_run(project: Project, run: str, on_present_data: bool = False) -> FinishedRun:
@@ -68,20 +76,21 @@ def finished_run(project: Project, run: str, on_present_data: bool = False) -> F
         )
     # everything below is built from the run's own params: those of params.yaml may have changed since
     project = _with_saved_params(project, folder, saved, on_present_data)
-    setup = project.training_setup(saved["seed"])
+    scaling = scaling_of(project.params, folder)
+    setup = training_setup(project, saved["seed"], scaling)
     _check_start(folder, saved, {one.network.starts_from for one in setup.network.single_networks} - {""})
-    private = project.store.private(folder.path)
     checkpoint = load_state(folder.checkpoint)
     if project.params.evaluation.report == "best":
         checkpoint = folder.load_best(result["rounds"], project.quantity) or checkpoint
     if checkpoint is None:
         raise UserError(f"{folder.checkpoint} is missing. {RESTORE_ADVICE}.")
-    method = method_of(project.params, saved["method"])
+    scorer = Scorer.of(project, method_of(project.params, saved["method"]), scaling)
+    private = project.store.private(folder.path)
     round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
-    model = scored_model(method, project.silos, checkpoint.state, round)
+    model = scorer.model(checkpoint.state, round)
     if on_present_data:
         _check_inputs(folder, model, setup)
-    return FinishedRun(folder, project, saved["method"], saved["seed"], checkpoint.round, model, private)
+    return FinishedRun(folder, project, saved["method"], scorer, round, model)
 
 
 def find_run(project: Project, run: str) -> RunFolder:
@@ -153,7 +162,7 @@ def _with_saved_params(
     raw["comparison"] = {"methods": [method], "seeds": [saved["seed"]], "reference": method}
     raw["method"] = {method: raw["method"]}
     try:
-        params = params_type(project.plugin_files.load(plugins_of(raw))).model_validate(raw)
+        params = params_type(project.own_file.plugin_files.load(plugins_of(raw))).model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(
@@ -167,7 +176,7 @@ def _with_saved_params(
             f"{folder.path}: got data version {loaded.silos.version} in data/, expected {saved['data_version']}, "
             f"on which it was trained. Run `siloflow data use {saved['data_version'][:10]}` to restore it."
         )
-    return scaled_as(loaded, folder)
+    return loaded
 
 
 def _check_start(folder: RunFolder, saved: RunIdentity, hashes: set[str]) -> None:
@@ -218,7 +227,4 @@ def score_on_present_rows(project: Project, folder: Path, final: bool = False) -
             f"{folder.name}: got other rows in data/, expected those that its clients' own models were trained on. Run "
             f"`siloflow data use {saved['data_version'][:10]}` to restore them."
         )
-    setup = run.project.training_setup(run.seed)
-    round = RoundContext(run.round, setup, setup.silos.clients, (), PlainRunner(), run.private)
-    model = select_scored_clients(run.project, method_of(run.project.params, run.method), run.model)
-    return run, score_model(run.project, model, round, keep_outcomes=not final, final=final, splits=("test",))
+    return run, run.scorer.score(run.model, run.round, keep_outcomes=not final, final=final, splits=("test",))

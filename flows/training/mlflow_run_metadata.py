@@ -23,7 +23,6 @@ from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Silos, inputs_standardizer
 from silos.errors import UserError
-from silos.sources.tabular.raw_columns import input_columns, reading_rules
 from silos.versioning.git_commands import failure_reason, has_repository, run_git
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.mlflow_logging.mlflow_records import (
@@ -35,6 +34,7 @@ from tasks.tracking.mlflow_logging.mlflow_records import (
     RunSpec,
     TrainingData,
 )
+from tasks.tracking.raw_columns import input_columns, reading_rules
 from tasks.tracking.result_tables import write_client_table
 from tasks.tracking.result_types.journal_record import TimedMetrics
 from tasks.tracking.result_types.run_files import ExperimentRecord, Fingerprint, RunIdentity
@@ -188,19 +188,8 @@ def model_spec(
         None if the model has private weights and they may not, or if it cannot be logged, which the screen says.
     """
     manifest, personal, clients = setup.silos.manifest, model.personal, model.clients
-    network, conditioning = model.network.served, method.conditioning()
-    if not network.portable and not _is_user_code(network):
-        try:
-            weights_of_one = {**model.shared, **first_client(model.personal)}
-            network = ExportedNetwork.of(network, weights_of_one, first_client(model.context), manifest.shape)
-        except ValueError as error:
-            progress.current().say(f"the model is not logged: {error}.")
-            return None
-    if not is_bundled(network):
-        progress.current().say(
-            f"the model is not logged: its network {kind_of(network)} is defined in a plugin file, which MLflow "
-            "would not have. Let its property `served` return a built-in network that computes the same."
-        )
+    network, conditioning = _logged_network(model, manifest.shape), method.conditioning()
+    if network is None:
         return None
     context_inputs: Weights = {}  # what a client's model reads besides its weights
     scaling = setup.silos.scaling
@@ -236,6 +225,25 @@ def model_spec(
         "shared": dict(model.shared),
         "personal": {**personal, **context_inputs, **_own_scaling(setup.silos, clients)},
     }
+
+
+def _logged_network(model: Model, shape: Sequence[int]) -> Network | None:
+    """Return the network that a card describes; None if there is none, which the screen says."""
+    network = model.network.served
+    if not network.portable and not _is_user_code(network):
+        try:
+            weights_of_one = {**model.shared, **first_client(model.personal)}
+            network = ExportedNetwork.of(network, weights_of_one, first_client(model.context), shape)
+        except ValueError as error:
+            progress.current().say(f"the model is not logged: {error}.")
+            return None
+    if not is_bundled(network):
+        progress.current().say(
+            f"the model is not logged: its network {kind_of(network)} is defined in a plugin file, which MLflow "
+            "would not have. Let its property `served` return a built-in network that computes the same."
+        )
+        return None
+    return network
 
 
 def _own_scaling(silos: Silos, clients: Sequence[str]) -> Weights:

@@ -15,11 +15,12 @@ from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
 from flows.training.peak_memory import Measured, Pass, can_measure, peak_bytes
+from flows.training.training_setup import training_setup
 from models.client_model import Model, first_client, size_in_bytes
 from models.metrics.flops import largest_activation, network_cost, training_floor
 from models.networks.network import Network
 from models.networks.network_factory import is_bundled, kind_of
-from models.networks.wrappers.per_row_context import STATISTICS
+from models.networks.statistics_context import STATISTICS
 from models.prng import server_stream
 from models.server_state import Weights
 from silos.errors import UserError
@@ -64,7 +65,7 @@ def network_profile(
         raise UserError(
             "memory: got a system other than Linux, expected Linux, whose counters are used. Add --without-memory."
         )
-    setup = project.training_setup(0)
+    setup = training_setup(project, 0)
     client = _of_method(project, method, setup) if method else _plain(setup)
     manifest, rows = setup.silos.manifest, setup.silos.rows("train")
     largest = max(rows, key=lambda name: rows[name])

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,19 +12,73 @@ from flows.methods.base import Method, start_method
 from flows.methods.client_sampler import SampledClients, Sampler
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
-from flows.project.training_setup import client_sampler
+from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import FittedStandardization, fit_or_load
 from flows.training.run_folder import RunFolder
+from flows.training.training_setup import client_sampler, training_setup
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.errors import MethodError
 from silos.privacy.owner_file import check_training
+from silos.standardizer import NO_STANDARDIZATION
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, Memory, load_state
 from tasks.tracking.mlflow_logging.mlflow_records import FinalArtifacts
-from tasks.tracking.result_types.journal_record import RoundRecord
+from tasks.tracking.result_types.journal_record import RoundRecord, RoundSummary
 from tasks.tracking.result_types.run_files import RunIdentity
 from tasks.tracking.result_types.run_result import Note, RunResult
+
+
+@dataclass(frozen=True)
+class RunClients:
+    """Holds the clients of a run.
+
+    Attributes:
+        setup: What they train with, on rows that are standardised as they agreed.
+        runner: Where their tasks run.
+        private: The store of their private state in this run.
+        agreement: The standardization that they agreed on.
+    """
+
+    setup: TrainingSetup
+    runner: PrefectRunner | PlainRunner
+    private: ClientStore
+    agreement: FittedStandardization
+
+    def round(self, number: int, when: str, sampled: SampledClients | None = None) -> RoundContext:
+        """Build the context of a round, by default for all clients; `when` starts the names of its task runs."""
+        sampled = SampledClients(self.setup.silos.clients) if sampled is None else sampled
+        runner = replace(self.runner, when=when)
+        parts = (sampled.clients, sampled.dropped, runner, self.private)
+        return RoundContext(number, self.setup, *parts, leaving=sampled.leaving)
+
+
+@dataclass
+class RunReport:
+    """Holds what callbacks find out of a run and leave to later ones, until it is in result.json and in MLflow.
+
+    Attributes:
+        began: When this process began with the run, by `time.perf_counter`.
+        resumed_from: The round that this process continues after.
+        notes: Sentences on the run's rows and settings, which its result repeats.
+        best_round: The best round so far, 0 if the state of the best round is not saved.
+        scored_late: The last round's record if it was scored after training, and is on disk without scores before.
+        artifacts: Files, model and metrics that MLflow receives once, at the end.
+        undelivered: Why MLflow did not receive everything; None if it did.
+    """
+
+    began: float = field(default_factory=time.perf_counter)
+    resumed_from: int = 0
+    notes: list[Note] = field(default_factory=list)
+    best_round: int = 0
+    scored_late: RoundRecord | None = None
+    artifacts: FinalArtifacts = field(default_factory=FinalArtifacts)
+    undelivered: str | None = None
+
+    def seconds(self, rounds: Sequence[RoundSummary]) -> float:
+        """Return the seconds of the run until now; of rounds that earlier processes played, those of `rounds`."""
+        earlier = sum(r["seconds"]["round"] for r in rounds[: self.resumed_from])
+        return time.perf_counter() - self.began + earlier
 
 
 @dataclass
@@ -31,43 +86,32 @@ class RunContext:
     """Holds one run of a method.
 
     Attributes:
-        identity: What determines the run's results, and the tag of its MLflow run.
-        agreement: The standardization that the clients agreed on.
-        private: The store of the clients' private state in this run.
+        project: The project, with the params of the run.
+        method: The method that trains.
+        identity: What determines the run's results, such as method, seed and data version, and its tag in MLflow.
+        folder: The run's folder.
+        clients: The clients that train.
+        scorer: Evaluates the method's models.
         state: The server's state after the last round.
         number: The last round that was played, 0 before the first.
         memory: The sampler's state between rounds.
-        resumed_from: The round that this process continues after.
-        best_round: The best round so far, 0 if the state of the best round is not saved.
+        report: What callbacks found out so far.
         stop_reason: Set by a callback to end training after this round; it is not part of the checkpoint.
-        scored_late: The last round's record if it was scored after training, and is on disk without scores before.
-        notes: Sentences on the run's rows and settings, which its result repeats.
         result: The content of result.json; None before the end of the run.
-        artifacts: Files, model and metrics that MLflow receives once, at the end.
-        undelivered: Why MLflow did not receive everything; None if it did.
     """
 
     project: Project
     method: Method
-    method_name: str
-    setup: TrainingSetup
     identity: RunIdentity
     folder: RunFolder
-    runner: PrefectRunner | PlainRunner
-    private: ClientStore
-    agreement: FittedStandardization
+    clients: RunClients
+    scorer: Scorer
     state: ServerState
     number: int
     memory: Memory
-    resumed_from: int
-    began: float = field(default_factory=time.perf_counter)
-    best_round: int = 0
+    report: RunReport
     stop_reason: str = ""
-    scored_late: RoundRecord | None = None
-    notes: list[Note] = field(default_factory=list)
     result: RunResult | None = None
-    artifacts: FinalArtifacts = field(default_factory=FinalArtifacts)
-    undelivered: str | None = None
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -80,17 +124,11 @@ class RunContext:
         is_spent = self.number >= self.project.params.training.rounds
         return self.state.finished or self.stop_reason or ("training.rounds" if is_spent else "")
 
-    def round(self, number: int, sampled: SampledClients, when: str) -> RoundContext:
-        """Build the context of a round; `when` starts the names of its task runs."""
-        setup, clients, runner = self.setup, sampled.clients, replace(self.runner, when=when)
-        stores = (self.private, self.project.device)
-        return RoundContext(number, setup, clients, sampled.dropped, runner, *stores, leaving=sampled.leaving)
-
     def error_of_method(self, error: BaseException) -> MethodError | None:
         """Explain an error that a plugin file raised; None for any other error."""
         files = {str(self.project.root / file): file for file in self.project.params.plugins}
         method_file = getattr(sys.modules.get(type(self.method).__module__), "__file__", None) or ""
-        return plugin_error(error, self.method_name, files, method_file if method_file in files else "")
+        return plugin_error(error, self.identity["method"], files, method_file if method_file in files else "")
 
 
 def check_allowed(project: Project, method: str, setup: TrainingSetup) -> None:
@@ -103,7 +141,6 @@ def check_allowed(project: Project, method: str, setup: TrainingSetup) -> None:
 def open_run(
     project: Project,
     method: Method,
-    method_name: str,
     setup: TrainingSetup,
     identity: RunIdentity,
     folder: RunFolder,
@@ -115,7 +152,6 @@ def open_run(
     Args:
         project: With the params of the run.
         method: The method, with its own section of params.yaml.
-        method_name: Its name there.
         setup: What stays the same over all rounds, before clients agree on a standardization.
         identity: As `RunFolder.identify` wrote it.
         folder: The run's folder.
@@ -125,14 +161,13 @@ def open_run(
     Raises:
         UserError: If a file that the run continues from is damaged or missing.
     """
-    private = project.store.private(folder.path)
-    check_allowed(project, method_name, setup)
+    check_allowed(project, identity["method"], setup)
     agreement = fit_or_load(project, setup, folder, runner)
-    if agreement.scaling != project.scaling:
-        project = replace(project, scaling=agreement.scaling)
-        setup = project.training_setup(setup.seed)
+    if agreement.scaling != NO_STANDARDIZATION:
+        setup = training_setup(project, setup.seed, agreement.scaling)
     state, number, memory = load_state(folder.checkpoint) or Checkpoint(start_method(method, setup), 0, {})
     for _ in folder.journal.each(number):
         pass  # report a damaged record now, not after the remaining rounds
-    stores = (folder, runner, private, agreement)
-    return RunContext(project, method, method_name, setup, identity, *stores, state, number, memory, number, began)
+    clients = RunClients(setup, runner, project.store.private(folder.path), agreement)
+    scorer, report = Scorer.of(project, method, agreement.scaling), RunReport(began, number)
+    return RunContext(project, method, identity, folder, clients, scorer, state, number, memory, report)

@@ -1,12 +1,13 @@
 """Builds notes on a run's numbers: rows that are not scaled, partial evaluation, and training that did not improve."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Literal
 
-from flows.methods.base import Method
+from flows.core.config.params_schema import Params
 from flows.methods.client_sampler import validation_rows
 from flows.methods.round_context import RoundContext, TrainingSetup
-from flows.project.project import Project
+from flows.training.evaluation import Scorer
 from flows.training.run_folder import RunFolder
 from models.client_model import Model
 from models.metrics.client_metrics import ClientMetric
@@ -31,30 +32,31 @@ _MIN_DROP = 0.01  # relative to the best score on validation rows
 _MIN_FALL = 1e-3  # relative to the first round's loss; order and rounding of batches change it less
 
 
-def notes_of_scores(project: Project, method: Method) -> list[Note]:
+def notes_of_scores(scorer: Scorer) -> list[Note]:
     """Note how many clients are scored if not all are, and if no best round can be determined."""
-    counts = _scored_counts(*map(method.silos_with_a_model, (project.scored, project.silos)))
+    counts = _scored_counts(*map(scorer.method.silos_with_a_model, (scorer.scored, scorer.silos)))
     sentences = [f"scored on {counts} (evaluation.clients)."] if counts else []
-    if project.params.evaluation.report == "best" and not any(validation_rows(project.scored.federated()).values()):
+    if scorer.params.report == "best" and not any(validation_rows(scorer.scored.federated()).values()):
         sentences.append(
             "evaluation.report is best, and no scored client has validation rows: the last round is reported."
         )
     return [{"about": "evaluation", "sentence": sentence} for sentence in sentences]
 
 
-def notes_of_rows(project: Project, setup: TrainingSetup, runner: Runner, private: ClientStore) -> list[Note]:
+def notes_of_rows(params: Params, setup: TrainingSetup, runner: Runner, private: ClientStore) -> list[Note]:
     """Note inputs and targets that are far from unit scale and not standardised.
 
     Each queried client answers yes or no. At most `_MAX_CLIENTS` clients are queried, evenly spaced over their list.
     """
-    params, manifest = project.params, setup.silos.manifest
+    manifest = setup.silos.manifest
     unscaled: dict[Literal["inputs", "targets"], bool] = {
         "inputs": params.model.inputs == "none" and manifest.dtype != "uint8",
         "targets": params.model.targets == "none" and manifest.task == "regression",
     }
     if not any(unscaled.values()):
         return []
-    round = RoundContext(0, setup, _evenly_spaced(setup.silos.clients, _MAX_CLIENTS), (), runner, private)
+    clients = _evenly_spaced(setup.silos.clients, _MAX_CLIENTS)
+    round = RoundContext(0, replace(setup, device="cpu"), clients, (), runner, private)
     messages: list[ScaleCheck] = round.map_clients(check_scale, Model(setup.network, {}, clients=round.clients))
     far = {about: sum(int(getattr(message, about).sum()) for message in messages) for about in unscaled}
     return [

@@ -78,8 +78,8 @@ class Trainer:
         """Play the next round with sampled clients, and update the run's state, round number and sampler memory."""
         began, run, sampler = time.perf_counter(), self.run, self.run.sampler
         number = run.number + 1
-        sampled = sample_clients(sampler, run.setup, number, run.memory)
-        round = run.round(number, sampled, f"round {number}")
+        sampled = sample_clients(sampler, run.clients.setup, number, run.memory)
+        round = run.clients.round(number, f"round {number}", sampled)
         round = replace(round, validation={} if sampler.asks_validation else None)
         run.state, report = play_method_round(run.method, run.state, round)
         run.number = number

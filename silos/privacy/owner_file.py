@@ -21,8 +21,9 @@ from silos.data_params import DataParams
 from silos.errors import RefusalError, UserError, shown, some
 from silos.io.atomic_io import file_stamp, write_bytes
 from silos.param_types import Name
+from silos.params_section import Section
 from silos.privacy.differencing import LEAST_ROWS
-from silos.sources.source_params import Section, is_public
+from silos.sources.source_params import is_public
 from silos.strict_yaml import NotYamlError, load
 
 OWNER_FILE = "owner.yaml"
@@ -100,7 +101,11 @@ def make_store(folder: Path, data: DataParams | None = None) -> bool:
     if path.exists():
         return False
     public = data is not None and is_public(data.source)
-    words = {"view": "true " if public else "false", "other": "true " if public else "false", "cell": "1 " if public else str(LEAST_ROWS)}
+    words = {
+        "view": "true " if public else "false",
+        "other": "true " if public else "false",
+        "cell": "1 " if public else str(LEAST_ROWS),
+    }
     text = _TEXT.format(data=_section(data), least=LEAST_ROWS, bins=MOST_BINS, **words)
     write_bytes(path, text.encode())
     return True

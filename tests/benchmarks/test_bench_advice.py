@@ -30,7 +30,7 @@ def contest(tmp_path_factory: pytest.TempPathFactory) -> Any:
     study = AdviceStudy(tmp_path_factory.mktemp("study"), print)
     (irises,) = [one for one in federations.study() if one.name == "irises"]
     project = study.open(irises).with_overrides(["training.rounds=9"])
-    with project.working("study"):
+    with project.data.working("study"):
         table = RunTable(project, study._cache / "runs")
         yield Contest(table, RATES, RATES, ["feature"], 0.5)
 

@@ -77,9 +77,9 @@ class Served:
         project = Project.open(OWN, self.folder.path)
         opened = finished_run(project, self.runs[method]["folder"])
         x, _ = open_client(Path(project.silos.folder), project.silos.manifest.client(client), "test")
-        parts = load_weights(opened.model.select([client]), Stack((client,), 1), opened.private, "cpu")
+        parts = load_weights(opened.model.select([client]), Stack((client,), 1), opened.round.private, "cpu")
         weights, context = ({name: tensor[0] for name, tensor in part.items()} for part in parts)
-        raw = RawInputModel(**opened.project.scaling.agreed_as_json())
+        raw = RawInputModel(**opened.scorer.silos.scaling.agreed_as_json())
         with torch.no_grad():
             logits = opened.model.network.served.apply(
                 {**opened.model.shared, **weights}, context, raw(torch.from_numpy(np.array(x))), None

@@ -7,6 +7,7 @@ import pytest
 
 from flows.project.project import Project
 from flows.training.run_folder import RunFolder
+from flows.training.training_setup import training_setup
 from models.metrics.client_metrics import CLIENT_METRICS
 from silos.errors import UserError
 from tasks.evaluate import OUTCOMES
@@ -91,8 +92,8 @@ def test_a_metric_that_no_client_can_have_is_refused_before_training(folder):
         "data.scheme=[{kind: column, column: client}]",
     ]
     with pytest.raises(UserError, match="got auc, expected a metric that some client has, since test rows of every"):
-        Project.open([*settings, "evaluation.metric=auc"], folder, derived=True).training_setup(0)
-    Project.open([*settings, "evaluation.metric=balanced_accuracy"], folder, derived=True).training_setup(0)
+        training_setup(Project.open([*settings, "evaluation.metric=auc"], folder, derived=True), 0)
+    training_setup(Project.open([*settings, "evaluation.metric=balanced_accuracy"], folder, derived=True), 0)
 
 
 @pytest.mark.slow

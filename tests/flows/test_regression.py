@@ -8,6 +8,7 @@ import torch
 
 from flows.methods.base import find_method, method_names
 from flows.project.project import Project
+from flows.training.training_setup import training_setup
 from models.metrics.task_metrics import TASK_METRICS
 from models.networks.mlp import MLP
 from models.training.objectives import SquaredError
@@ -158,13 +159,13 @@ def test_outcomes_that_are_not_finite_are_compared_without_a_warning(regression,
 def test_a_regression_needs_squared_error_and_a_classification_must_not_have_it(project):
     said = r"params\.yaml: training\.objective\.kind: got squared_error, expected cross_entr"
     with pytest.raises(UserError, match=said):
-        Project.open(["training.objective={kind: squared_error}"], project, derived=True).training_setup(0)
+        training_setup(Project.open(["training.objective={kind: squared_error}"], project, derived=True), 0)
     said = (
         r"params\.yaml: training\.objective\.kind: got focal, expected squared_error, since "
         r"data/lines is a regression\. Use"
     )
     with pytest.raises(UserError, match=said):
-        Project.open([*LINEAR, "training.objective={kind: focal}"], project, derived=True).training_setup(0)
+        training_setup(Project.open([*LINEAR, "training.objective={kind: focal}"], project, derived=True), 0)
 
 
 def test_a_regression_has_no_deep_ensemble(project):
@@ -174,11 +175,13 @@ def test_a_regression_has_no_deep_ensemble(project):
         r"Set model\.members to 1\."
     )
     with pytest.raises(UserError, match=said):
-        Project.open(asked, project, derived=True).training_setup(0)
+        training_setup(Project.open(asked, project, derived=True), 0)
 
 
 def test_the_network_of_a_regression_has_one_output(project):
-    setup = Project.open([*LINEAR, "training.objective={kind: squared_error}"], project, derived=True).training_setup(0)
+    setup = training_setup(
+        Project.open([*LINEAR, "training.objective={kind: squared_error}"], project, derived=True), 0
+    )
     assert setup.network == MLP(2, (8,), 1)
     assert setup.training.objective == SquaredError()
 

@@ -16,7 +16,8 @@ from flows.core.config.validation_errors import explain_error, nearest_hint
 from flows.core.plugin_loader import PluginFiles, user_code_errors
 from flows.plugins import METRICS
 from models.metrics.client_metrics import METRICS_BY_NAME, ClientMetric, metrics_of_task
-from models.metrics.task_metrics import TASK_METRICS, Task, TaskMetrics
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from models.model_card import Task
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from silos.io.addresses import has_password
@@ -172,7 +173,7 @@ def _unknown_metric(name: str, task: Task, known: list[str], own: Mapping[str, o
     choices = f"one of {', '.join(sorted(known))} for a {task}. Choose one of them, or null"
     if name in own:
         return f"got {name}, a function of one row, expected a class of ClientMetric, or {choices}."
-    if params.loaded.of(METRICS).get(name) is not None:
+    if params.registered.of(METRICS).get(name) is not None:
         return f"got {name}, expected a metric of evaluation.metrics. Add {{kind: {name}}} there."
     if name in METRICS_BY_NAME:
         return f"got {name}, expected {choices}."

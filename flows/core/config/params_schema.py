@@ -353,7 +353,7 @@ class FigureParams(Section):
 class Params(Section):
     """The whole file; in a project with plugins, the type also has the plugins' sections."""
 
-    loaded: ClassVar[Plugins] = NONE
+    registered: ClassVar[Plugins] = NONE
 
     data: DataParams
     model: Annotated[Networks, Field(discriminator="kind")]

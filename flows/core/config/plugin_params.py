@@ -44,7 +44,7 @@ class Chosen(Section, Registered):
 def params_type(plugins: Plugins) -> type[Params]:
     """Return the type of params with these plugins; Params itself if there are none.
 
-    Its unions have the sections of the plugins and the built-in ones, and `loaded` is `plugins`.
+    Its unions have the sections of the plugins and the built-in ones, and `registered` is `plugins`.
     """
     if not plugins.entries:
         return Params
@@ -78,7 +78,7 @@ def params_type(plugins: Plugins) -> type[Params]:
     if callbacks:
         fields["callbacks"] = (_list_of(callbacks), [])
     schema = _extended(Params, fields)
-    schema.loaded = plugins
+    schema.registered = plugins
     return schema
 
 

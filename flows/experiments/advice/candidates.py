@@ -21,7 +21,7 @@ from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
 from flows.plugins import METHODS
 from flows.project.project import Project
-from flows.project.training_setup import own_columns
+from flows.training.training_setup import own_columns, training_setup
 from models.diagnosis.guarded_tests import TYPES
 from silos.errors import UserError
 from tasks.tracking.result_types.advice_result import NearestCell
@@ -55,7 +55,7 @@ def candidates(project: Project, seed: int, methods: Sequence[str] = (), align: 
     Raises:
         UserError: If a named method cannot run on the data.
     """
-    setup = project.training_setup(seed)
+    setup = training_setup(project, seed)
     names = [SHARED, ALONE, *(methods or _all_methods(project, setup)), POOLED]
     settings = [_settings(project, name) for name in dict.fromkeys(names) if _can_run(project, name, setup, methods)]
     if aligned := align_setting(project, align):
@@ -84,9 +84,11 @@ def _aligning(features: Sequence[str]) -> str:
 
 def _all_methods(project: Project, setup: TrainingSetup) -> list[str]:
     """Return built-in methods and plugins, without those that reproduce an author's code."""
-    plugins = project.plugins.of(METHODS)
+    plugins = project.params.registered.of(METHODS)
     names = [
-        n for n in method_names(project.plugins) if n in plugins or ".references." not in find_method(n).__module__
+        n
+        for n in method_names(project.params.registered)
+        if n in plugins or ".references." not in find_method(n).__module__
     ]
     normalises = bool(setup.network.normalising)
     return [n for n in names if n not in _LEFT_OUT and (normalises or n not in _NORMALISING)]
@@ -104,7 +106,7 @@ def _can_run(project: Project, name: str, setup: TrainingSetup, named: Sequence[
 
 def _settings(project: Project, name: str) -> list[Candidate]:
     """Return a method's settings: nearest to the learning rate of params.yaml, or to its own options, first."""
-    params, method, own = project.params, find_method(name, project.plugins), method_of(project.params, name)
+    params, method, own = project.params, find_method(name, project.params.registered), method_of(project.params, name)
     rate = params.training.optimiser.learning_rate
     options = math.prod(len(axis.values) for axis in method.tuned.values())
     grid: Grid = grid_of(name, method, rate, _RATES * options, params.method.get(name, {}))

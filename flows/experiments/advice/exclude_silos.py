@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flows.project.project import Project
 from flows.training.paired_runs import client_strata
+from flows.training.training_setup import training_setup
 from models.metrics.paired_difference import difference, holm
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
@@ -58,7 +59,7 @@ def leave_setting(leave: Mapping[str, int], silos: Sequence[str]) -> str:
 def can_leave(project: Project, silos: Sequence[str], seed: int) -> bool:
     """Return whether params.yaml allows that these silos take no part in training."""
     try:
-        project.with_overrides([leave_setting(project.params.clients.leave, silos)]).training_setup(seed)
+        training_setup(project.with_overrides([leave_setting(project.params.clients.leave, silos)]), seed)
     except UserError:
         return False
     return True

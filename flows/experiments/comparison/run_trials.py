@@ -19,9 +19,10 @@ from flows.methods.client_sampler import validation_rows
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
-from flows.training.evaluation import scored_model
-from flows.training.fit_standardizer import scaled_as
+from flows.training.evaluation import Scorer
+from flows.training.fit_standardizer import scaling_of
 from flows.training.run_folder import RunFolder, run_name
+from flows.training.training_setup import training_setup
 from models.client_model import Model
 from silos.data_params import Column, DataParams, assignment_at
 from silos.errors import UserError
@@ -85,7 +86,7 @@ def check_tuning(project: Project, methods: list[str], setup: TrainingSetup) -> 
         )
     for method in methods:
         _grid(project, method)
-        tuned_by = find_method(method, project.plugins).tuned
+        tuned_by = find_method(method, project.params.registered).tuned
         for point in product(*(axis.values for axis in tuned_by.values())):
             _check_options(project, method, dict(zip(tuned_by, point, strict=True)), setup)
 
@@ -171,7 +172,7 @@ def _seconds_of_run(results: Sequence[RunResult | str]) -> float:
 
 def _grid(project: Project, method_name: str) -> Grid:
     params = project.params
-    method = find_method(method_name, project.plugins)
+    method = find_method(method_name, project.params.registered)
     rate, options = params.training.optimiser.learning_rate, params.method.get(method_name, {})
     return grid_of(method_name, method, rate, params.comparison.tune, options)
 
@@ -213,11 +214,8 @@ def _score_ensemble(
     models = [(pair[0], pair[1].private) for pair in pairs if pair is not None]
     if len(models) < len(pairs):
         return None
-    project, seed, folder = members[0]
-    project = scaled_as(project, folder)
-    round = _round(project, seed, folder, runner)
-    silos = project.scored.federated()
-    training = round.setup.training
+    scorer, round = _opened(method, runner, *members[0])
+    silos, training = scorer.scored.federated(), round.setup.training
     messages = round.map_clients(ensemble_check, models[0][0], silos=silos, training=training, members=models)
     by_name: dict[str, list[float]] = {}
     for message in messages:
@@ -238,15 +236,18 @@ def _model(
     loaded = loaded or load_state(folder.checkpoint)  # without a best round the last one is reported
     if loaded is None or loaded.round != result["reported_round"]:
         return None
-    project = scaled_as(project, folder)
-    round = _round(project, seed, folder, runner, result["reported_round"])
-    return scored_model(method, project.silos, loaded[0], round), round
+    scorer, round = _opened(method, runner, project, seed, folder, result["reported_round"])
+    return scorer.model(loaded.state, round), round
 
 
-def _round(project: Project, seed: int, folder: RunFolder, runner: Runner, number: int = 0) -> RoundContext:
-    setup = project.training_setup(seed)
-    stores = (project.store.private(folder.path), project.device)
-    return RoundContext(number, setup, setup.silos.clients, (), runner, *stores)
+def _opened(
+    method: Method, runner: Runner, project: Project, seed: int, folder: RunFolder, number: int = 0
+) -> tuple[Scorer, RoundContext]:
+    """Return the scorer of a finished run, and a round context to run its tasks in."""
+    scaling = scaling_of(project.params, folder)
+    setup = training_setup(project, seed, scaling)
+    round = RoundContext(number, setup, setup.silos.clients, (), runner, project.store.private(folder.path))
+    return Scorer.of(project, method, scaling), round
 
 
 def can_draw(data: DataParams) -> bool:
@@ -277,7 +278,7 @@ def draw_partitions(project: Project, count: int) -> list[Project]:
     for index in range(1, count):
         seed = project.params.data.seed + index
         progress.current().say(f"partition {index + 1} of {count}: data seed {seed}")
-        drawn = project.with_data_seed(seed)
+        drawn = project.derive([*project.overrides, f"data.seed={seed}"], derived=True)
         before, rows = (one.silos.manifest.clients for one in (projects[-1], drawn))
         if before.names == rows.names and before.digest.tobytes() == rows.digest.tobytes():
             raise UserError(

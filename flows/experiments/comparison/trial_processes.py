@@ -31,6 +31,7 @@ from flows.core.console import progress
 from flows.core.console.process_control import Stopped, interruption, raise_if_interrupted
 from flows.project.project import Project
 from flows.training.run_folder import run_name
+from flows.training.training_setup import device_of
 from silos.errors import UserError
 from silos.io.memory_and_disk import free_bytes
 from tasks.execution import task_runner
@@ -304,11 +305,11 @@ class TrialProcesses:
         self._processes.append(process)
         project = self._project
         setup = Setup(
-            project.params_as_read,
+            project.own_file.as_read.raw,
             project.root,
             tuple(project.overrides),
             project.derived,
-            [entry.digest for entry in project.plugins.entries],
+            [entry.digest for entry in project.params.registered.entries],
             self.experiment,
             cloudpickle.dumps(serialize_context()),
         )
@@ -361,7 +362,7 @@ def process_count(project: Project) -> int:
         return 1
     if isinstance(runner.parallel_runs, int):
         return runner.parallel_runs
-    if runner.kind == "dask" or project.device != "cpu":
+    if runner.kind == "dask" or device_of(project.params.engine) != "cpu":
         return 1
     return max(1, min(_MOST, usable_cores() // runner.workers))
 

@@ -74,7 +74,7 @@ def settled_answer(project: Project, champion: ModelVersion) -> WatchAnswer | No
 
     None if there is something to do, also if the reason of the last refusal may have passed.
     """
-    with project.working("watch"):
+    with project.data.working("watch"):
         judged = last_decision(project, champion)
         if judged is not None:
             if may_pass(judged):

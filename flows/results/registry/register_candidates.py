@@ -259,7 +259,7 @@ def _outcomes(project: Project, folder: Path) -> Outcomes:
     if project.data.same_rows(saved["data_version"], project.silos.version):
         return outcomes_of_run(project, folder)
     run, scores = score_on_present_rows(project, folder)
-    return run.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}
+    return run.round.private, {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}
 
 
 def _bytes_sent(folder: Path) -> float:

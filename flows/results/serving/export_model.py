@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.training.load_finished_run import FinishedRun, finished_run
 from models.networks.exported_network import ExportedModel, any_rows
@@ -29,11 +28,11 @@ from silos.errors import UserError, shown
 from silos.io.atomic_io import writing
 from silos.param_types import is_plain
 from silos.privacy.owner_file import folder_name
-from silos.sources.tabular.raw_columns import input_columns
 from silos.standardizer import AgreedRecord
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
 from tasks.tracking.json_io import output_file, unwritable
+from tasks.tracking.raw_columns import input_columns
 from tasks.tracking.result_types.model_results import ExportedCard, ExportResult
 
 Format = Literal["pt2", "onnx"]
@@ -163,17 +162,17 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
     """
     check_format(format)
     opened = finished_run(project, run)
-    manifest = opened.project.silos.manifest
+    manifest = opened.scorer.silos.manifest
     rows, whose = _rows(opened, client)
-    reads = method_of(opened.project.params, opened.method).conditioning() if opened.model.context else None
+    reads = opened.scorer.method.conditioning() if opened.model.context else None
     scaling = _scaling_of(opened, client)
     # all that a program without siloflow needs to prepare rows and to name the outputs
     card: ExportedCard = {
         "method": opened.method,
-        "seed": opened.seed,
-        "round": opened.round,
+        "seed": opened.round.setup.seed,
+        "round": opened.round.number,
         "client": client,
-        "data_version": opened.project.silos.version,
+        "data_version": opened.scorer.silos.version,
         "task": manifest.task,
         "classes": list(manifest.classes),
         "shape": list(manifest.shape),
@@ -182,7 +181,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
         "columns": input_columns(manifest, opened.project.params.data),
         "inputs": scaling["inputs"],
         "targets": scaling["targets"],
-        "statistics": reads.described(opened.project.silos) if reads else None,
+        "statistics": reads.described(opened.scorer.silos) if reads else None,
     }
     try:
         place = _place(project.root, opened, client, format, output)
@@ -203,7 +202,7 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
 
 
 def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
-    model, classes = opened.model, len(opened.project.silos.manifest.classes)
+    model, classes = opened.model, len(opened.scorer.silos.manifest.classes)
     raw = RawInputModel(**_scaling_of(opened, client))
     if not model.is_personal:
         return ExportedModel(model.network.served, model.shared, {}, classes, raw)
@@ -217,16 +216,17 @@ def _model(opened: FinishedRun, client: str | None) -> ExportedModel:
         raise UserError(
             f"--client: got {client}, which has no model in this run, expected one of {known}. Choose another client."
         )
-    parts = load_weights(model, Stack((client,), 1), opened.private, "cpu")
+    parts = load_weights(model, Stack((client,), 1), opened.round.private, "cpu")
     weights, context = ({name: tensor[0] for name, tensor in part.items()} for part in parts)
     return ExportedModel(model.network.served, weights, context, classes, raw)
 
 
 def _scaling_of(opened: FinishedRun, client: str | None) -> AgreedRecord:
     """Return the standardization of the client's rows as plain JSON, in part by its own rows if params say so."""
-    scaling, silos = opened.project.scaling, opened.project.silos
+    silos = opened.scorer.silos
+    scaling = silos.scaling
     if client is not None:
-        entry = opened.project.silos.manifest.client(client)
+        entry = silos.manifest.client(client)
     if not scaling.own_columns:
         return scaling.agreed_as_json()
     if client is None:
@@ -240,7 +240,7 @@ def _scaling_of(opened: FinishedRun, client: str | None) -> AgreedRecord:
 
 def _is_private(opened: FinishedRun) -> bool:
     """Return whether the file holds private state of its client."""
-    return bool(opened.project.scaling.own_columns) or any(
+    return bool(opened.scorer.silos.scaling.own_columns) or any(
         isinstance(part, ClientStateRefs) for part in (opened.model.personal, opened.model.context)
     )
 
@@ -250,7 +250,7 @@ def _rows(opened: FinishedRun, client: str | None) -> tuple[Tensor, Literal["tes
 
     Random rows of a plugin's module are 0 and 1, since it may take tokens only.
     """
-    silos = opened.project.silos
+    silos = opened.scorer.silos
     manifest, folder = silos.manifest, Path(silos.folder)
     x = np.zeros((0, *manifest.shape), manifest.dtype)
     if client is not None and silos.common("test"):

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.results.registry.model_finder import ModelFinder
 from flows.training.evaluation import other_metrics
@@ -112,7 +111,7 @@ def _load(project: Project, location: str) -> ServedModel:
 def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> ServedModel:
     """Return the model that would have been logged, with the private weights of these clients only."""
     opened = finished_run(project, run)
-    model, method = opened.model, method_of(opened.project.params, opened.method)
+    model, setup, silos = opened.model, opened.round.setup, opened.scorer.silos
     if isinstance(model.personal, ClientStateRefs):
         known = [name for name in model.clients if name in model.personal.refs]
         if not clients:
@@ -127,19 +126,18 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
                 f"{opened.method} has a model for each client. Choose another client, or a run with a common model."
             )
         model = model.select(with_model)
-    setup = opened.project.training_setup(opened.seed)
-    if opened.project.scaling.own_columns:
+    if silos.scaling.own_columns:
         if not clients:
             raise UserError(
                 f"{run}: got a model whose clients align features by their own rows, expected --client. Name one "
                 "client for `siloflow predict`, or train with --set tracking.personal_models=true."
             )
-        manifest = opened.project.silos.manifest
+        manifest = silos.manifest
         # if none of the clients is in the data, `manifest.client` raises the error that lists those that are
         own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
-        setup = replace(setup, silos=opened.project.silos.select(own))
+        setup = replace(setup, silos=silos.select(own))
         model = model.select(own) if model.is_personal else model
-    spec = model_spec(opened.project, method, setup, opened.private, model, of_clients=True)
+    spec = model_spec(opened.project, opened.scorer.method, setup, opened.round.private, model, of_clients=True)
     if spec is None:
         raise UserError(
             f"{run}: got a model that cannot be served, expected one of built-in networks. Use another run."
@@ -169,19 +167,19 @@ def evaluate_model(project: Project, model: str) -> ModelScores:
                 f"champion: got version {version.number} without the tag `run`, expected one that siloflow registered. Name "
                 "a run."
             )
-    with project.working("evaluate"):
+    with project.data.working("evaluate"):
         folder = find_run(project, model).path
         # `final` scores by all metrics of the task, as the end of a run does, and not only by those of a round
         run, scores = score_on_present_rows(project, folder, final=True)
-        quantity, silos = run.project.quantity, run.project.scored
+        quantity, silos = run.scorer.quantity, run.scorer.scored
         others = other_metrics(quantity)
         table = by_client(scores, quantity.with_metrics((), others))
         return {
             "run": str(folder.relative_to(project.root)),
             "version": None if version is None else version.number,
             "method": run.method,
-            "seed": run.seed,
-            "round": run.round,
+            "seed": run.round.setup.seed,
+            "round": run.round.number,
             "data_version": project.silos.version,
             "trained_on": check_same_data(project, folder)["data_version"],
             **metric_record(quantity),

@@ -1,24 +1,15 @@
 """Holds the callbacks that report a run: its result, to MLflow, to the screen and to Prefect's log."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from flows.core.console import progress
 from flows.core.console.process_control import interruption
-from flows.methods.client_sampler import SampledClients
 from flows.methods.figure_context import FigureContext
 from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
+from flows.training.constant_baseline import baseline
 from flows.training.draw_figures import draw_figures, figures_of
-from flows.training.evaluation import (
-    baseline,
-    final_scores,
-    other_metrics,
-    score_other_models,
-    scored_model,
-    select_scored_clients,
-    write_validation,
-)
+from flows.training.evaluation import other_metrics
 from flows.training.mlflow_run_metadata import final_artifacts, run_spec
 from flows.training.round_record import mean_uncertainty, run_totals, time_breakdown
 from flows.training.run_context import RunContext
@@ -36,7 +27,7 @@ from tasks.tracking import prefect_artifacts
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.async_logger import MLflowLogger
-from tasks.tracking.result_types.journal_record import RoundRecord, RoundSummary, TimedMetrics
+from tasks.tracking.result_types.journal_record import RoundRecord, TimedMetrics
 from tasks.tracking.result_types.run_result import Metrics, Note, RunResult
 
 _LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than twice as many
@@ -45,34 +36,35 @@ _LOGGED = 10  # lines of rounds in a run's log on Prefect's page, or less than t
 class FinalEvaluation(Callback):
     """Evaluate the reported model at the end, let each client store its outcomes, and draw the method's figures.
 
-    Fills `run.artifacts` and `run.result`: without the id of the MLflow run, and with the seconds until then.
+    Fills `run.report.artifacts` and `run.result`: without the id of the MLflow run, and with the seconds until then.
     """
 
     def on_end(self, run: RunContext) -> None:
         project, method, folder, last = run.project, run.method, run.folder, run.number
-        quantity, silos = project.quantity, project.silos
+        clients, scorer, report = run.clients, run.scorer, run.report
+        quantity, silos = scorer.quantity, scorer.silos
         rounds, (state, reported, _) = folder.rounds(last), _reported(run)
-        round = run.round(reported, SampledClients(run.setup.silos.clients), "result")
-        model = scored_model(method, silos, state, round)
-        metrics, uncertainty = final_scores(project, select_scored_clients(project, method, model), round, folder)
-        metrics |= score_other_models(project, method, state, round)
+        round = clients.round(reported, "result")
+        model = scorer.model(state, round)
+        metrics, uncertainty = scorer.final_scores(model, round, folder)
+        metrics |= scorer.score_other_models(state, round)
         result: RunResult = {
-            "method": run.method_name,
-            "seed": run.setup.seed,
+            "method": run.identity["method"],
+            "seed": run.identity["seed"],
             "model": method.tested_model,
             **metric_record(quantity),
-            "data_version": run.setup.silos.version,
+            "data_version": silos.version,
             "rounds": last,
             "reported_round": reported,
             "ended_by": run.ended_by,
-            "resumed_from_round": run.resumed_from,
+            "resumed_from_round": report.resumed_from,
             **run_totals(rounds),
             "parameters": num_trainable(model.network),
             "metrics": metrics,
             "baseline": baseline(project),
             "doubts": uncertainty,
             "notes": [
-                *run.notes,
+                *report.notes,
                 *notes_of_undefined(metrics, quantity),
                 *notes_of_training(folder, last, metrics, quantity),
                 *notes_of_best(folder, reported, last, quantity),
@@ -80,7 +72,7 @@ class FinalEvaluation(Callback):
             "weights_sha256": state.sha256(),
             "folder": str(folder.path.relative_to(project.root)),
             "mlflow_run_id": None,
-            "seconds": {"total": _seconds(run, rounds[: run.resumed_from]), **time_breakdown(rounds)},
+            "seconds": {"total": report.seconds(rounds), **time_breakdown(rounds)},
         }
         columns = [name for metric in other_metrics(quantity) for name in metric.columns if name in metrics]
         means: Metrics = {**mean_uncertainty(uncertainty, silos), **{n: metric_value(metrics, n) for n in columns}}
@@ -89,7 +81,8 @@ class FinalEvaluation(Callback):
         each, personal = folder.journal.each, project.params.tracking.personal_models
         figure_context = FigureContext(folder.path, model, silos, round, rounds, lambda: each(last), quantity, personal)
         figures = draw_figures([*method.figures(), *figures_of(project.params)], figure_context)
-        run.artifacts = final_artifacts(project, method, run.setup, run.private, model, folder, result, final, figures)
+        parts = (clients.setup, clients.private, model, folder, result, final, figures)
+        report.artifacts = final_artifacts(project, method, *parts)
         run.result = result
 
 
@@ -98,7 +91,7 @@ def _reported(run: RunContext) -> Checkpoint:
     last = Checkpoint(run.state, run.number, {})
     if run.project.params.evaluation.report != "best":
         return last
-    return run.folder.require_best(run.number, run.project.quantity) or last
+    return run.folder.require_best(run.number, run.scorer.quantity) or last
 
 
 class ValidationOutcomes(Callback):
@@ -106,11 +99,8 @@ class ValidationOutcomes(Callback):
 
     def on_pause(self, run: RunContext) -> None:
         state, reported, _ = _reported(run)
-        round = run.round(reported, SampledClients(run.setup.silos.clients), f"validation after round {run.number}")
-        model = scored_model(run.method, run.project.silos, state, round)
-        write_validation(
-            run.project, select_scored_clients(run.project, run.method, model), round, run.folder, run.number
-        )
+        round = run.clients.round(reported, f"validation after round {run.number}")
+        run.scorer.write_validation(run.scorer.model(state, round), round, run.folder, run.number)
 
     def on_end(self, run: RunContext) -> None:
         self.on_pause(run)
@@ -131,8 +121,8 @@ class MLflowTracking(Callback):
 
     def on_end(self, run: RunContext) -> None:
         logger = self._started()
-        _result(run)["mlflow_run_id"] = logger.finish(run.artifacts)
-        run.undelivered = logger.problem
+        _result(run)["mlflow_run_id"] = logger.finish(run.report.artifacts)
+        run.report.undelivered = logger.problem
         if logger.notice:
             progress.current().say_once(f"{logger.notice}.")
 
@@ -154,7 +144,7 @@ class ResultFile(Callback):
 
     def on_end(self, run: RunContext) -> None:
         result = _result(run)
-        result["seconds"]["total"] = _seconds(run, run.folder.rounds(run.resumed_from))
+        result["seconds"]["total"] = run.report.seconds(run.folder.rounds(run.report.resumed_from))
         write_json(run.folder.result, result)
 
 
@@ -166,25 +156,21 @@ class Progress(Callback):
 
     def after_commit(self, run: RunContext, played: PlayedRound) -> None:
         rounds = run.project.params.training.rounds
-        _log_round(run.folder.name, played.record, run.project.quantity, played.report.messages, rounds)
+        _log_round(run.folder.name, played.record, run.scorer.quantity, played.report.messages, rounds)
 
     def on_end(self, run: RunContext) -> None:
-        _log_result(run.folder.name, _result(run), run.project.quantity, run.undelivered)
+        _log_result(run.folder.name, _result(run), run.scorer.quantity, run.report.undelivered)
 
 
 class RunNotes(Callback):
     """Report before training what the user should know about the rows, the settings and the sampler."""
 
     def before_training(self, run: RunContext) -> None:
-        of_rows = notes_of_rows(run.project, run.setup, run.runner, run.private)
-        run.notes += [*notes_of_scores(run.project, run.method), *run.agreement.notes, *of_rows]
-        _log_notes(run.notes)
-        log_warnings(run.folder.name, run.sampler.warnings(run.setup))
-
-
-def _seconds(run: RunContext, earlier: Sequence[RoundSummary]) -> float:
-    """Return the seconds of the run until now, with the rounds of earlier processes."""
-    return time.perf_counter() - run.began + sum(r["seconds"]["round"] for r in earlier)
+        clients, notes = run.clients, run.report.notes
+        of_rows = notes_of_rows(run.project.params, clients.setup, clients.runner, clients.private)
+        notes += [*notes_of_scores(run.scorer), *clients.agreement.notes, *of_rows]
+        _log_notes(notes)
+        log_warnings(run.folder.name, run.sampler.warnings(clients.setup))
 
 
 def _result(run: RunContext) -> RunResult:

@@ -12,10 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from flows.methods.client_sampler import SampledClients
-from flows.methods.round_context import RoundContext
 from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
-from flows.training.evaluation import score_model, score_other_models, scored_model, select_scored_clients
 from flows.training.round_record import is_scored, round_record, with_scores
 from flows.training.run_context import RunContext
 from flows.training.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
@@ -32,7 +29,7 @@ class StandardizerTraffic(Callback):
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         if run.number == 1:
-            run.agreement.count(played.round.tally)
+            run.clients.agreement.count(played.round.tally)
 
 
 @dataclass
@@ -46,15 +43,15 @@ class Evaluation(Callback):
     flush: Callable[[], None]
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        project, round = run.project, played.round
+        scorer, round = run.scorer, played.round
         scores: list[Scores] = []
         is_due = bool(run.ended_by) or run.number % self.every == 0
         if is_due:
             self.flush()
-            scores = _score_round(run, round)
-        played.record.update(round_record(round, played.report, scores, project.silos, project.quantity))
+            scores = scorer.score(scorer.model(run.state, round), round)
+        played.record.update(round_record(round, played.report, scores, scorer.silos, scorer.quantity))
         if is_due:
-            played.record["metrics"] |= score_other_models(project, run.method, run.state, round)
+            played.record["metrics"] |= scorer.score_other_models(run.state, round)
 
     def after_training(self, run: RunContext) -> None:
         """Score the last round, if a callback ended training after a round that was not scored."""
@@ -62,23 +59,17 @@ class Evaluation(Callback):
         record = run.folder.journal.read(run.number)
         if is_scored(record):
             return
-        began, project = time.perf_counter(), run.project
-        round = run.round(run.number, SampledClients(run.setup.silos.clients), f"round {run.number}")
-        scores = _score_round(run, round)
+        began, scorer = time.perf_counter(), run.scorer
+        round = run.clients.round(run.number, f"round {run.number}")
+        scores = scorer.score(scorer.model(run.state, round), round)
         if not scores:  # no client has a model
             return
-        record = with_scores(record, scores, project.silos, project.quantity)
-        record["metrics"] |= score_other_models(project, run.method, run.state, round)
+        record = with_scores(record, scores, scorer.silos, scorer.quantity)
+        record["metrics"] |= scorer.score_other_models(run.state, round)
         spent = {"round": time.perf_counter() - began, **round.tally.seconds}
         seconds = record["seconds"]
         record["seconds"] = seconds | {name: seconds.get(name, 0.0) + more for name, more in spent.items()}
-        run.scored_late = record
-
-
-def _score_round(run: RunContext, round: RoundContext) -> list[Scores]:
-    project, method = run.project, run.method
-    model = scored_model(method, project.silos, run.state, round)
-    return score_model(project, select_scored_clients(project, method, model), round)
+        run.report.scored_late = record
 
 
 @dataclass
@@ -88,19 +79,19 @@ class BestModel(Callback):
     rank: tuple[float, float] = field(default=NO_RANK, init=False)
 
     def before_training(self, run: RunContext) -> None:
-        self.rank, run.best_round = run.folder.best_round(run.number, run.project.quantity)
+        self.rank, run.report.best_round = run.folder.best_round(run.number, run.scorer.quantity)
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         self._save_if_best(run, played.record)
 
     def after_training(self, run: RunContext) -> None:
-        if run.scored_late is not None:
-            self._save_if_best(run, run.scored_late)
+        if run.report.scored_late is not None:
+            self._save_if_best(run, run.report.scored_late)
 
     def _save_if_best(self, run: RunContext, record: RoundRecord) -> None:
-        rank = run.project.quantity.rank(record["metrics"], "validation/")
+        rank = run.scorer.quantity.rank(record["metrics"], "validation/")
         if rank > self.rank:
-            self.rank, run.best_round = rank, run.number
+            self.rank, run.report.best_round = rank, run.number
             run.folder.save_best(run.state, run.number)
 
 
@@ -121,7 +112,7 @@ class EarlyStopping(Callback):
         self._stop(run, played.record["metrics"])
 
     def _stop(self, run: RunContext, metrics: Metrics) -> None:
-        if run.project.quantity.reaches(metrics, self.stop_at):
+        if run.scorer.quantity.reaches(metrics, self.stop_at):
             run.stop_reason = "evaluation.stop_at"
 
 
@@ -230,20 +221,20 @@ class RoundSaver(Callback):
     commits: CheckpointWriter | None = field(default=None, init=False)
 
     def before_training(self, run: RunContext) -> None:
-        self.commits = CheckpointWriter(run.folder, RetainedRefs.of(run.state, run.best_round))
+        self.commits = CheckpointWriter(run.folder, RetainedRefs.of(run.state, run.report.best_round))
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         seconds = time.perf_counter() - played.began
         played.record["seconds"] = {"round": seconds, **played.round.tally.seconds}
         counts = partial(played.committed, played)
-        self._opened().submit(played.record, run.state, run.memory, run.best_round, counts)
+        self._opened().submit(played.record, run.state, run.memory, run.report.best_round, counts)
 
     def after_training(self, run: RunContext) -> None:
         """Wait until the last round is on disk; a round that was scored late is written again with its scores."""
         commits = self._opened()
         commits.flush()
-        if run.scored_late is not None:
-            commits.submit(run.scored_late, run.state, run.memory, run.best_round, counts=lambda: None)
+        if run.report.scored_late is not None:
+            commits.submit(run.report.scored_late, run.state, run.memory, run.report.best_round, counts=lambda: None)
             commits.flush()
         commits.__exit__(None, None, None)
 
@@ -278,10 +269,10 @@ class ClientStateCleanup(Callback):
     saver: RoundSaver
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        run.folder.delete_unused(run.private, self.saver.retained())
+        run.folder.delete_unused(run.clients.private, self.saver.retained())
 
     def after_training(self, run: RunContext) -> None:
-        run.folder.delete_unused(run.private, self.saver.retained())
+        run.folder.delete_unused(run.clients.private, self.saver.retained())
 
     def on_pause(self, run: RunContext) -> None:
-        run.folder.delete_unused(run.private, self.saver.retained())
+        run.folder.delete_unused(run.clients.private, self.saver.retained())

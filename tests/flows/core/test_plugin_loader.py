@@ -99,8 +99,8 @@ def test_an_edit_while_a_command_runs_reaches_none_of_its_runs(project):
     for text in (METHOD.replace("x: int = 1", "x: int = 2").replace("return 1", "return 2"), "1 / 0", None):
         plugin.unlink() if text is None else plugin.write_text(text)
         trial = opened.with_overrides(["training.rounds=1"])
-        assert (method_of(trial.params, "mine"), trial.plugins) == (before, opened.plugins)
-        assert [metric(0, 0) for metric in row_metrics_of(trial.params).values()] == [1]
+        assert (method_of(trial.params, "mine"), trial.params.registered) == (before, opened.params.registered)
+        assert [metric(0, 0) for metric in row_metrics_of(trial.params.evaluation).values()] == [1]
     plugin.write_text(METHOD.replace("x: int = 1", "x: int = 2"))
     assert method_of(Project.open(["plugins=[mine.py]"], project).params, "mine").x == 2
 
@@ -110,7 +110,7 @@ def test_a_worker_process_gets_the_version_that_was_loaded(project):
     (project / "mine.py").write_text(METHOD)
     opened = Project.open(["plugins=[mine.py]", "evaluation.metrics=[{kind: version}]"], project)
     (project / "mine.py").write_text(METHOD.replace("return 1", "return 2"))
-    sent = cloudpickle.dumps(row_metrics_of(opened.params)["version"])
+    sent = cloudpickle.dumps(row_metrics_of(opened.params.evaluation)["version"])
     program = f"import pickle; print(pickle.loads({sent!r})(0, 0))"
     asked = [sys.executable, "-c", program]
     done = subprocess.run(asked, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, text=True, check=False)

@@ -18,6 +18,7 @@ from flows.init_project.infer_schema import DataOptions
 from flows.methods import base as methods
 from flows.partition import make
 from flows.project.project import Project
+from flows.training.training_setup import training_setup
 from models.prng import server_stream
 from silos.errors import UserError
 from silos.sources.source_registry import load_source
@@ -287,7 +288,7 @@ def test_the_network_fits_the_shape_and_can_be_begun(tmp_path, save, shape, kind
     assert (params.model.kind, getattr(params.model, "kernel", None)) == (kind, kernel)
     project = Project.open(root=tmp_path / "study")
     make(project)
-    assert project.training_setup(0).network.init(server_stream(0, 0, "init"))
+    assert training_setup(project, 0).network.init(server_stream(0, 0, "init"))
 
 
 def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
@@ -517,7 +518,7 @@ def test_a_folder_of_pictures_becomes_a_project_whose_silos_are_the_domains(tmp_
     assert (params.data.scheme[0].column, params.model.kind) == ("domain", "cnn")
     project = Project.open(root=tmp_path / "study")
     assert make(project)["clients"] == 2
-    assert project.training_setup(0).network.init(server_stream(0, 0, "init"))
+    assert training_setup(project, 0).network.init(server_stream(0, 0, "init"))
 
 
 @pytest.mark.parametrize("folders", [("cat", "dog"), ("train/cat", "train/dog", "test/cat", "test/dog")])

@@ -13,6 +13,7 @@ from flows.methods.conditional import Conditional
 from flows.methods.fedavg import FedAvg
 from flows.methods.fedsgd import FedSGD
 from flows.project.project import Project
+from flows.training.training_setup import training_setup
 from models.metrics.task_metrics import TASK_METRICS
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP
@@ -63,8 +64,8 @@ def test_with_zeros_the_further_inputs_never_move_and_the_others_follow_fedavg(m
 
 
 def test_model_statistics_makes_every_other_method_as_large(project):
-    setup = Project.open(["model.statistics=640"], project, derived=True).training_setup(0)
-    plain = Project.open([], project, derived=True).training_setup(0)
+    setup = training_setup(Project.open(["model.statistics=640"], project, derived=True), 0)
+    plain = training_setup(Project.open([], project, derived=True), 0)
     assert setup.network == MLP(64, (8,), 10, statistics=640)
     assert plain.network == MLP(64, (8,), 10)
     weights = (page.init(p).tensors["weights"] for page, p in ((FedAvg(), setup), (Conditional(), plain)))

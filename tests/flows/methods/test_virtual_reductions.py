@@ -12,7 +12,6 @@ from flows.methods.base import start_method
 from flows.methods.common.posterior_sites import KNOWN, SITES, variational_weights
 from flows.methods.fedavg import FedAvg
 from flows.methods.virtual import Virtual
-from flows.training.evaluation import scored_model
 from models.gaussians import DEVIATION, PRECISION, PULL, natural
 from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
@@ -278,7 +277,7 @@ def test_the_first_answer_is_the_methods_own(first, make_problem, play):
     page = Virtual(deviation=0.05, answers=(first, "server"))
     assert page.tested_model == "personal"
     played = play(page, make_problem(SIZES), [1])
-    model = scored_model(page, played.setup.silos, played.state, played.rounds[-1])
+    model = page.scored_model(played.state, played.rounds[-1])
     assert model.is_personal
     assert list(page.other_models(played.state, played.rounds[-1])) == ["server"]
     assert Virtual().tested_model == "global"

@@ -19,7 +19,6 @@ from flows.project.project import Project
 from flows.run import run
 from silos import strict_yaml
 from silos.errors import UserError
-from silos.standardizer import Standardization, Standardizer
 from silos.versioning import dvc_files
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -138,11 +137,9 @@ def test_a_derived_project_is_the_one_that_all_overrides_open(opened):
 
 def test_a_derived_project_has_the_checked_data_and_checks_others(counts):
     project = Project.open()
-    with project.working("a test"):
+    with project.data.working("a test"):
         assert project.with_overrides(["training.rounds=1"]).silos is not None
         assert project.silos == project.with_overrides(["training.batch=1"]).silos
-        scaled = replace(project, scaling=Standardization(Standardizer((0.5,), (2.0,)))).silos
-        assert (scaled.scaling.inputs, scaled.version) == (Standardizer((0.5,), (2.0,)), project.silos.version)
         assert counts["verify"] == 1
         with pytest.raises(UserError, match=r"data\.seed: got 1, expected 0, with which data/digits was made"):
             project.with_overrides(["data.seed=1"]).silos  # noqa: B018
@@ -155,17 +152,17 @@ def test_data_that_changed_before_they_were_locked_are_checked_again(opened):
     rows = next((opened / "data" / "digits").glob("c03*"))
     whole = rows.read_bytes()
     rows.write_bytes(whole + b"?")
-    with pytest.raises(UserError, match=r"data/: got files that differ from data\.dvc"), project.working("a test"):
+    with pytest.raises(UserError, match=r"data/: got files that differ from data\.dvc"), project.data.working("a test"):
         project.silos  # noqa: B018
     rows.write_bytes(whole)
-    with project.working("a test"):
+    with project.data.working("a test"):
         assert project.silos.version == before
 
 
 def test_the_flow_has_the_plan_that_the_command_has_made(opened):
     project = Project.open()
     before = make_plan(project, None, [0], None)
-    with project.working("compare"):
+    with project.data.working("compare"):
         wanted = make_plan(project, None, [0], None)
         assert make_plan(project, [], (0,), "") is wanted
         assert make_plan(project, ["fedavg"], [0], None) is not wanted

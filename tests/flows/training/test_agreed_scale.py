@@ -21,6 +21,7 @@ from flows.training.fit_standardizer import (
     load_standardizer,
 )
 from flows.training.run_folder import RunFolder
+from flows.training.training_setup import training_setup
 from silos.errors import UserError
 from silos.privacy.owner_file import make_store
 from silos.standardizer import NO_STANDARDIZATION, Standardizer
@@ -59,7 +60,7 @@ def opened(folder: Path, *more: str) -> Project:
 
 
 def fit(project: Project):
-    return fit_standardizer(project.params, project.training_setup(0), PlainRunner(), project.ledgers)
+    return fit_standardizer(project.params, training_setup(project, 0), PlainRunner(), project.ledgers)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_every_client_is_sent_the_scale_and_only_those_of_round_1_report(folder,
 
 def test_a_run_saves_what_it_agreed_on_and_a_resumed_one_asks_nobody(folder, rows, tmp_path):
     project = opened(folder, *BOTH)
-    setup, run = project.training_setup(0), RunFolder(tmp_path / "run")
+    setup, run = training_setup(project, 0), RunFolder(tmp_path / "run")
     (tmp_path / "run").mkdir()
     first = fit_or_load(project, setup, run, PlainRunner())
     again = fit_or_load(project, setup, run, SimpleNamespace())  # no runner: it cannot ask
@@ -100,7 +101,7 @@ def test_a_run_saves_what_it_agreed_on_and_a_resumed_one_asks_nobody(folder, row
     aligned = opened(folder, "clients.align.kind=quantiles")
     (tmp_path / "aligned").mkdir()
     saved = [
-        fit_or_load(aligned, aligned.training_setup(0), RunFolder(tmp_path / "aligned"), PlainRunner()) for _ in "ab"
+        fit_or_load(aligned, training_setup(aligned, 0), RunFolder(tmp_path / "aligned"), PlainRunner()) for _ in "ab"
     ]
     assert saved[0].scaling == saved[1].scaling
     assert (saved[0].scaling.own_columns, saved[0].scaling.by_quantiles) == ((0, 1, 2), True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.project.project import Project
-from flows.training.evaluation import against_baseline, baseline, scored_baseline
+from flows.training.constant_baseline import against_baseline, baseline, scored_baseline
 from silos.client_store import ClientStore
 from tasks.evaluate import OUTCOMES
 

@@ -10,6 +10,7 @@ from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.training.fingerprint import fingerprint_of
 from flows.training.run_folder import RunFolder
+from flows.training.training_setup import training_setup
 from silos.errors import UserError
 
 PLUGIN = """
@@ -37,7 +38,7 @@ def check(project: Path) -> Any:
 
     def fingerprint(*overrides: str) -> dict[str, Any]:
         opened = Project.open(overrides, project, derived=True)
-        return fingerprint_of(opened, opened.training_setup(0), method_of(opened.params, "fedavg"), "fedavg")
+        return fingerprint_of(opened, training_setup(opened, 0), method_of(opened.params, "fedavg"), "fedavg")
 
     folder = RunFolder(project / "runs" / "run" / "fedavg-seed0")
     folder.identify(json.loads(json.dumps(fingerprint())), resume=False, noted={"plugins": []})

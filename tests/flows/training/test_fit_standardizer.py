@@ -14,6 +14,7 @@ from flows.results.serving.client_statistics import client_statistics
 from flows.results.serving.export_model import export_model
 from flows.training.fit_standardizer import fit_standardizer, load_standardizer
 from flows.training.load_finished_run import finished_run
+from flows.training.training_setup import training_setup
 from silos import cohort
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
@@ -259,7 +260,7 @@ def test_an_exported_model_answers_raw_rows_as_was_scored(format, task, folder, 
 )
 def test_what_cannot_be_scaled_is_refused(asked, match, folder):
     with pytest.raises(UserError, match=match):
-        Project.open(asked, folder, derived=True).training_setup(0)
+        training_setup(Project.open(asked, folder, derived=True), 0)
 
 
 def test_where_nobody_may_tell_the_run_ends_with_one_sentence(folder, play_run):
@@ -329,5 +330,5 @@ def test_only_clients_of_the_first_round_are_asked(clients, asked, folder, raw):
     project = Project.open(
         [*settings("raw_classification", "classification"), BOTH[0], f"clients={clients}"], folder, derived=True
     )
-    fitted = fit_standardizer(project.params, project.training_setup(0), PlainRunner(), project.ledgers)
+    fitted = fit_standardizer(project.params, training_setup(project, 0), PlainRunner(), project.ledgers)
     assert (fitted.bytes_up, fitted.bytes_down) == (asked * 3 * FEATURES * 8, len(CLIENTS) * 2 * FEATURES * 8)

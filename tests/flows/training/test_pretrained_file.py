@@ -13,6 +13,7 @@ from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.training.fingerprint import check_resume, fingerprint_of
 from flows.training.run_folder import RunFolder, run_name
+from flows.training.training_setup import training_setup
 from models.networks.pretrained_encoder import rename_torchvision
 from models.prng import server_stream
 from silos.errors import UserError
@@ -39,7 +40,7 @@ def states() -> dict[str, dict[str, torch.Tensor]]:
 def test_the_files_numbers_are_the_encoders_start_and_its_hash_is_the_networks(project, states, zipped):
     file = project / "given.pth"
     torch.save(states["resnet18"], file, _use_new_zipfile_serialization=zipped)
-    network: Any = opened(project).training_setup(0).network
+    network: Any = training_setup(opened(project), 0).network
     weights, given = network.init(server_stream(0, 0, "init")), rename_torchvision(states["resnet18"])
     assert network.pretrained == hashlib.sha256(file.read_bytes()).hexdigest()
     assert {n for n in weights if n not in given} == {"dense0.weight", "dense0.bias"}
@@ -52,13 +53,13 @@ def test_every_member_of_an_ensemble_starts_from_the_file_with_a_head_of_its_own
     torch.save(states["resnet18"], project / "given.pth")
     model = "model={kind: resnet18, hidden: [], pretrained: given.pth, members: 2}"
     ensemble = Project.open([model], project, derived=True)
-    weights = ensemble.training_setup(0).network.init(server_stream(0, 0, "init"))
+    weights = training_setup(ensemble, 0).network.init(server_stream(0, 0, "init"))
     for name, w in rename_torchvision(states["resnet18"]).items():
         if f"0/{name}" in weights:
             assert torch.equal(weights[f"0/{name}"], w), name
             assert torch.equal(weights[f"1/{name}"], w), name
     assert not torch.equal(weights["0/dense0.weight"], weights["1/dense0.weight"])
-    asked = fingerprint_of(ensemble, ensemble.training_setup(0), method_of(ensemble.params, "fedavg"), "fedavg")
+    asked = fingerprint_of(ensemble, training_setup(ensemble, 0), method_of(ensemble.params, "fedavg"), "fedavg")
     assert asked["params"]["model"]["pretrained"].startswith("sha256:")
 
 
@@ -74,7 +75,7 @@ def test_the_file_may_lie_at_home_and_hold_vgg(project, states, tmp_path, monkey
         "data.scheme=[{kind: column, column: client}]",
         "model={kind: vgg16_bn, pretrained: ~/vgg.pth}",
     ]
-    network = Project.open(data, project, derived=True).training_setup(0).network
+    network = training_setup(Project.open(data, project, derived=True), 0).network
     weights = network.init(server_stream(0, 0, "init"))
     assert torch.equal(weights["features.41.variance"], states["vgg16_bn"]["features.41.running_var"])
     assert torch.equal(weights["features.40.weight"], states["vgg16_bn"]["features.40.weight"])
@@ -85,7 +86,7 @@ def test_a_run_resumes_with_the_same_file_anywhere_and_with_no_other(project, st
     file, name = project / "given.pth", "run-1"
     torch.save(states["resnet18"], file)
     before = opened(project)
-    asked = fingerprint_of(before, before.training_setup(0), method_of(before.params, "fedavg"), "fedavg")
+    asked = fingerprint_of(before, training_setup(before, 0), method_of(before.params, "fedavg"), "fedavg")
     assert asked["params"]["model"]["pretrained"] == f"sha256:{hashlib.sha256(file.read_bytes()).hexdigest()}"
     RunFolder(project / "runs" / name / run_name("fedavg", 0)).identify(json.loads(json.dumps(asked)), resume=False)
     (project / "elsewhere").mkdir()
@@ -100,13 +101,13 @@ def test_a_run_resumes_with_the_same_file_anywhere_and_with_no_other(project, st
 
 def test_params_without_a_file_say_so_in_the_runs_record(project):
     fresh = opened(project, file="null")
-    asked = fingerprint_of(fresh, fresh.training_setup(0), method_of(fresh.params, "fedavg"), "fedavg")
+    asked = fingerprint_of(fresh, training_setup(fresh, 0), method_of(fresh.params, "fedavg"), "fedavg")
     assert asked["params"]["model"]["pretrained"] is None
 
 
 def refused(project: Path, **options: str) -> str:
     with pytest.raises(UserError) as told:
-        opened(project, **options).training_setup(0)
+        training_setup(opened(project, **options), 0)
     message = str(told.value)
     assert message.startswith(f"params.yaml: model.pretrained: {project}/given.pth: ")
     assert message.endswith("~/.cache/torch/hub/checkpoints), or set model.pretrained to null.")
@@ -139,4 +140,4 @@ def test_a_file_that_is_not_there_or_no_state_dict_of_this_encoder_is_refused(pr
 def test_an_image_too_small_for_vgg_is_the_models_matter(project, states):
     torch.save(states["vgg16_bn"], project / "given.pth")
     with pytest.raises(UserError, match="model: got poolings that leave nothing of an image of 8 x 8, expected a"):
-        opened(project, "vgg16_bn").training_setup(0)
+        training_setup(opened(project, "vgg16_bn"), 0)

@@ -35,7 +35,7 @@ def test_of_a_thousand_and_one_clients_a_thousand_speak(project, make_problem, t
     opened = Project.open([], project, derived=True)
     silos = {"validation": 0, "test": 0, "rows_of": lambda _, rows: (FAR[:rows], np.arange(rows) % 3)}
     setup = make_problem(dict.fromkeys(map(str, range(1001)), 10), silos=silos)
-    (note,) = notes_of_rows(opened, setup, PlainRunner(1), ClientStore(str(tmp_path / "private")))
+    (note,) = notes_of_rows(opened.params, setup, PlainRunner(1), ClientStore(str(tmp_path / "private")))
     assert note["sentence"].startswith("inputs of 1000 of 1000 clients are far from unit scale (a feature's mean or ")
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
+from flows.training.evaluation import Scorer
 from flows.training.run_folder import RunFolder
 from flows.training.run_notes import notes_of_scores
 
@@ -60,7 +61,7 @@ def test_how_many_are_scored_is_said_of_each_role_that_has_a_model(folder):
         scheme = ["{kind: equal, clients: 9}", "{kind: rotation, angles: [0, 60, 120]}", *roles]
         settings = [f"evaluation.clients={scored}", f"data.scheme=[{', '.join(scheme)}]"]
         opened = Project.open(settings, folder, derived=True)
-        return [note["sentence"] for note in notes_of_scores(opened, method_of(opened.params, method))]
+        return [note["sentence"] for note in notes_of_scores(Scorer.of(opened, method_of(opened.params, method)))]
 
     fresh, unseen = "{kind: fresh, per_domain: 1}", "{kind: hold_out, domains: [rot120]}"
     assert said(2) == ["scored on 2 of 9 clients (evaluation.clients)."]

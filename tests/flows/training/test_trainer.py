@@ -22,6 +22,7 @@ from flows.training.round_record import is_scored
 from flows.training.run_context import RunContext, open_run
 from flows.training.run_folder import RunFolder
 from flows.training.trainer import Trainer, default_callbacks
+from flows.training.training_setup import training_setup
 from models.server_state import ServerState, Weights
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner
@@ -142,9 +143,9 @@ def open_toy(project: Project, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
         folder = RunFolder(project.store.runs / f"toy{held}" / "counting-seed0")
         about = {"kind": "run", "name": folder.path.parent.name, "started": "20000101-000000"}
         write_json(folder.path.parent / "experiment.json", about)
-        setup = here.training_setup(0)
+        setup = training_setup(here, 0)
         identity = folder.identify(fingerprint_of(here, setup, method, "counting"), resume)
-        return open_run(here, method, "counting", setup, identity, folder, NamedRunner(), 0.0)
+        return open_run(here, method, setup, identity, folder, NamedRunner(), 0.0)
 
     return opened
 
@@ -289,8 +290,8 @@ def test_a_late_score_is_written_down_as_a_score_in_time(open_toy):
     for run in (late, in_time):
         train(run, UserCallback("stop", Stop("after_round")))
     records = [run.folder.journal.read(1) for run in (late, in_time)]
-    assert late.scored_late is not None
-    assert in_time.scored_late is None
+    assert late.report.scored_late is not None
+    assert in_time.report.scored_late is None
     for key in ("metrics", "clients", "dropped"):
         assert records[0][key] == records[1][key]
 
@@ -313,7 +314,7 @@ def test_an_error_of_a_users_callback_names_it_fails_the_run_and_loses_nothing(o
 
 
 def expected_sha256(run: RunContext) -> str:
-    state = Counting().init(run.setup)
+    state = Counting().init(run.clients.setup)
     for number in range(1, ROUNDS + 1):
         state = state.with_tensors(weights=moved(state, number))
     return str(state.sha256())

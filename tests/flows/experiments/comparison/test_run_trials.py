@@ -5,6 +5,7 @@ import pytest
 from flows.experiments.comparison import run_trials
 from flows.project.project import Project
 from flows.run import run_trial
+from flows.training.training_setup import training_setup
 from silos.errors import DivergedError, MethodError, UserError
 
 
@@ -32,7 +33,7 @@ def test_what_would_end_every_run_is_raised(monkeypatch, folder):
 def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder):
     def check(*overrides):
         project = Project.open(["comparison.tune=4", *overrides], folder, derived=True)
-        run_trials.check_tuning(project, ["fedavg"], project.training_setup(0))
+        run_trials.check_tuning(project, ["fedavg"], training_setup(project, 0))
 
     check("data.split.validation_rows=common", "evaluation.clients=2")
     with pytest.raises(UserError, match="got no validation rows in the data"):
@@ -51,4 +52,4 @@ def test_validation_rows_of_fresh_clients_choose_no_setting(folder, monkeypatch)
     assert any(rows.values())
     monkeypatch.setattr(run_trials, "validation_rows", lambda silos: {c: rows[c] for c in silos.clients})
     with pytest.raises(UserError, match="got no validation rows in the data"):
-        run_trials.check_tuning(project, ["fedavg"], project.training_setup(0))
+        run_trials.check_tuning(project, ["fedavg"], training_setup(project, 0))

@@ -10,6 +10,7 @@ from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext
 from flows.project.project import Project
 from flows.training.run_folder import RunFolder
+from flows.training.training_setup import training_setup
 from models.server_state import ServerState
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json
@@ -26,7 +27,7 @@ def member(project):
 def _member(project, report, reported, validation):
     opened = Project.open([f"evaluation.report={report}"], project, derived=True)
     page = method_of(opened.params, "fedavg")
-    start = page.init(opened.training_setup(0))
+    start = page.init(training_setup(opened, 0))
 
     def state(number: int) -> ServerState:
         weights = {name: torch.full_like(w, float(number)) for name, w in start.tensors["weights"].items()}
@@ -70,7 +71,7 @@ def test_the_means_of_an_ensemble_are_over_federated_clients(project, monkeypatc
     members = []
     for seed in (0, 1):
         folder = RunFolder(opened.store.runs / "compare-x" / f"fedavg-seed{seed}")
-        state = page.init(opened.training_setup(seed))
+        state = page.init(training_setup(opened, seed))
         folder.commit(folder.files({"round": 1, "metrics": {"accuracy/mean": 0.1}}, state))
         write_json(folder.result, {"rounds": 1, "reported_round": 1, "mlflow_run_id": None})
         members.append((opened, seed, folder))

@@ -45,7 +45,7 @@ def project(tmp_path: Path, databases: Path) -> Any:
     for _ in range(4):
         run = client.create_run(experiment).info.run_id
         client.create_model_version(model, tmp_path.as_uri(), run, await_creation_for=None)
-    methods = {"method": {}, "loaded": NONE, "comparison": ComparisonParams(methods=["fedavg"], seeds=[0])}
+    methods = {"method": {}, "registered": NONE, "comparison": ComparisonParams(methods=["fedavg"], seeds=[0])}
     params = SimpleNamespace(data=SimpleNamespace(name="digits"), watch=WatchParams(), **methods)
     store = SimpleNamespace(runs=tmp_path / "runs", tracking=uri)
     return SimpleNamespace(root=tmp_path, store=store, data=SimpleNamespace(same_rows=eq), params=params)

@@ -168,6 +168,6 @@ def test_the_cache_stays_while_a_command_runs_in_it(project, scratch):
 
 def test_the_cache_stays_while_a_diagnosis_may_read_a_version_from_it(project):
     (project.root / "cache" / "versions" / "v").mkdir(parents=True)
-    with project.working("diagnose"):
+    with project.data.working("diagnose"):
         assert "cache/" not in [found.kind for found in leftovers(project.root)]
     assert "cache/" in [found.kind for found in leftovers(project.root)]

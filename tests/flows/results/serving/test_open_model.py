@@ -24,11 +24,12 @@ def test_a_model_is_scored_on_the_present_version_and_was_trained_on_that_of_its
         store=SimpleNamespace(runs=run.parents[1]),
         params=SimpleNamespace(data=SimpleNamespace(name="digits")),
         silos=silos,
-        working=lambda _: nullcontext(),
+        data=SimpleNamespace(working=lambda _: nullcontext()),
     )
     quantity = TASK_METRICS["classification"]
     about = {"method": "fedavg", "seed": 0, "round": 3}
-    opened = SimpleNamespace(project=SimpleNamespace(quantity=quantity, scored=silos), **about)
+    round = SimpleNamespace(number=3, setup=SimpleNamespace(seed=0))
+    opened = SimpleNamespace(method="fedavg", scorer=SimpleNamespace(quantity=quantity, scored=silos), round=round)
     sums = {name: torch.tensor([1.0, 3.0], dtype=torch.float64) for name in ("correct", "loss", "entropy")}
     scores = Scores(("a", "b"), "test", torch.tensor([4, 4]), sums)
     monkeypatch.setattr(open_model, "score_on_present_rows", lambda *_, **__: (opened, [scores]))

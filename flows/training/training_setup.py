@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from flows.core.config.clients_params import ClientsParams, OwnSampler
-from flows.core.config.params_schema import FocalParams, Params, layers_of
+from flows.core.config.params_schema import EngineParams, FocalParams, Params, layers_of
 from flows.core.config.plugin_params import OwnNetwork
 from flows.core.plugin_loader import user_code_errors
 from flows.methods.client_sampler import PluginSampler, Sampler, validation_rows
 from flows.methods.round_context import TrainingSetup
 from flows.plugins import SAMPLERS
+from flows.project.project import Project
 from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from models.networks.deep_ensemble import DeepEnsemble
@@ -38,6 +39,7 @@ from silos.io.atomic_io import is_there
 from silos.io.memory_and_disk import must_fit
 from silos.plugin_registry import options_of, run_entry
 from silos.schema import is_table
+from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import Manifest, schema_of
 from tasks.aggregate import Aggregation
 from tasks.messages.message_policy import LEAST_ROWS
@@ -88,13 +90,20 @@ _OBJECTIVES: Mapping[str, type[objectives.Objective]] = {
 }
 
 
-def training_setup(params: Params, silos: Silos, device: str, seed: int, root: Path) -> TrainingSetup:
-    """Return the federated silos, the network for their rows, and how it trains; `root` is the project's folder.
+def training_setup(project: Project, seed: int, scaling: Standardization = NO_STANDARDIZATION) -> TrainingSetup:
+    """Return what every method of a seed trains with: the federated silos, the network for their rows, how it trains.
+
+    Args:
+        project: The project.
+        seed: The seed of training.
+        scaling: The standardization that the clients agreed on.
 
     Raises:
         UserError: If params and data do not fit together.
     """
-    manifest, engine = silos.manifest, params.engine
+    params, silos = project.params, replace(project.silos, scaling=scaling)
+    project.once("metric is defined", lambda: check_metric(params, project.quantity, project.scored))
+    manifest, engine, device = silos.manifest, params.engine, device_of(params.engine)
     _check_task(params, manifest.task)
     _check_standardization(params, manifest)
     own_columns(params, manifest)
@@ -104,13 +113,23 @@ def training_setup(params: Params, silos: Silos, device: str, seed: int, root: P
     _check_leaves(params, federated)
     _check_improving(params, federated)
     try:
-        network = _network(params, manifest, root)
+        network = _network(params, manifest, project.root)
         kernel = pick_kernel(network, params.training.batch, device, engine.kind, engine.stack)
     except ValueError as error:
         raise UserError(f"params.yaml: model: {error}") from None
     _check_memory(params, network, min(kernel.stack, len(federated.clients)), device)
     aggregation = Aggregation(**params.aggregation.model_dump())
-    return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack, aggregation)
+    return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack, aggregation, device)
+
+
+def device_of(params: EngineParams) -> str:
+    """Return the device that computes clients; UserError if params name a missing one."""
+    is_available = torch.cuda.is_available()
+    if params.device == "cuda" and not is_available:
+        raise UserError(
+            "params.yaml: engine.device: got cuda, expected auto or cpu, since torch finds no GPU. Use one of these."
+        )
+    return "cuda" if params.device == "cuda" or (params.device == "auto" and is_available) else "cpu"
 
 
 def check_metric(params: Params, quantity: TaskMetrics, scored: Silos, selects: bool = False) -> None:
@@ -284,8 +303,6 @@ def _check_memory(params: Params, network: Network, stack: int, device: str) -> 
 
 def _free_gpu_bytes(device: str) -> int | None:
     """Return the free bytes of a GPU; None for main memory, which `must_fit` reads itself."""
-    import torch
-
     return int(torch.cuda.mem_get_info()[0]) if device == "cuda" else None
 
 

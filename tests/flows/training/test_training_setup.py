@@ -6,7 +6,7 @@ import pytest
 from flows.methods.client_sampler import BySize, LossBasedSampler, Uniform
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
-from flows.project.training_setup import client_sampler
+from flows.training.training_setup import client_sampler, training_setup
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.training.objectives import Focal
@@ -27,16 +27,16 @@ def test_one_member_is_the_network_itself_and_more_are_an_ensemble(opened):
         (["model.members=1"], network),
         (["model.members=3"], DeepEnsemble(network, 3)),
     ):
-        setup = opened(*override).training_setup(0)
+        setup = training_setup(opened(*override), 0)
         assert setup.network == expected
         assert setup.training.engine == "batched"
 
 
 def test_focal_loss_has_a_number_for_each_class_or_one_for_all(opened):
     def objective(alpha):
-        return (
-            opened(f"training.objective={{kind: focal, gamma: 1, alpha: {alpha}}}").training_setup(0).training.objective
-        )
+        return training_setup(
+            opened(f"training.objective={{kind: focal, gamma: 1, alpha: {alpha}}}"), 0
+        ).training.objective
 
     assert objective(0.25) == Focal(1.0, 0.25)
     assert objective([1] * 9 + [2]) == Focal(1.0, (1.0,) * 9 + (2.0,))
@@ -52,14 +52,16 @@ def test_of_one_class_there_is_no_focal_loss(opened, project):
     with pytest.raises(
         UserError, match=r"objective\.kind: got focal, expected cross_entropy, since data/one has one class"
     ):
-        opened(*source, "training.objective={kind: focal}").training_setup(0)
-    assert opened(*source).training_setup(0).silos.clients == ("a", "b")
+        training_setup(opened(*source, "training.objective={kind: focal}"), 0)
+    assert training_setup(opened(*source), 0).silos.clients == ("a", "b")
 
 
 def test_clients_may_join_later(opened):
     project = opened("clients.join={c05: 3, c00: 2}")
     join = project.params.clients.join
-    there = [set(Uniform(1.0, 0.0, join).sample(project.training_setup(0), number, {}).clients) for number in (1, 2, 3)]
+    there = [
+        set(Uniform(1.0, 0.0, join).sample(training_setup(project, 0), number, {}).clients) for number in (1, 2, 3)
+    ]
     assert [len(clients) for clients in there] == [4, 5, 6]
     assert there[2] - there[1] == {"c05"}
 
@@ -78,14 +80,14 @@ def test_clients_may_join_later(opened):
 )
 def test_who_joins_must_be_there_and_somebody_must_start(join, said, opened):
     with pytest.raises(UserError, match=said):
-        opened(f"clients.join={join}").training_setup(0)
+        training_setup(opened(f"clients.join={join}"), 0)
 
 
 def test_clients_may_leave_before_a_round_and_are_not_called_from_it_on(opened):
     project = opened("clients.leave={c05: 3, c00: 2}", "clients.join={c00: 1, c01: 2}")
-    project.training_setup(0)
+    training_setup(project, 0)
     calls = [
-        client_sampler(project.params.clients).sample(project.training_setup(0), number, {}) for number in (1, 2, 3)
+        client_sampler(project.params.clients).sample(training_setup(project, 0), number, {}) for number in (1, 2, 3)
     ]
     every = {f"c0{i}" for i in range(6)}
     assert [set(call.clients) for call in calls] == [every - {"c01"}, every - {"c00"}, every - {"c00", "c05"}]
@@ -94,7 +96,7 @@ def test_clients_may_leave_before_a_round_and_are_not_called_from_it_on(opened):
 
 def test_a_client_that_never_takes_part_trains_alone_with_local_only(opened):
     project = opened("clients.leave={c05: 1, c00: 2}")
-    setup, every = project.training_setup(0), {f"c0{i}" for i in range(6)}
+    setup, every = training_setup(project, 0), {f"c0{i}" for i in range(6)}
     alone, shared = (
         [
             set(
@@ -146,7 +148,7 @@ ALL = {f"c0{i}": 3 for i in range(6)}
 )
 def test_who_leaves_must_have_been_there_and_somebody_must_remain(leave, join, said, opened):
     with pytest.raises(UserError, match=said):
-        opened(f"clients.leave={leave}", f"clients.join={join}").training_setup(0)
+        training_setup(opened(f"clients.leave={leave}", f"clients.join={join}"), 0)
 
 
 @pytest.mark.parametrize(
@@ -176,22 +178,22 @@ def test_nobody_improves_without_validation_rows(rows, opened):
     split = f"data.split={{validation: 0.03, test: 0.2, validation_rows: {rows}}}"
     improving = "clients.sampling={kind: improving}"
     if rows == "common":
-        assert opened(split, improving).training_setup(0)
+        assert training_setup(opened(split, improving), 0)
     else:
         with pytest.raises(
             UserError,
             match=r"kind: got improving, expected uniform or by_size, since no client of data/digits has 10 validation",
         ):
-            opened(split, improving).training_setup(0)
-        assert opened(split, "clients.sampling={kind: by_size}").training_setup(0)
+            training_setup(opened(split, improving), 0)
+        assert training_setup(opened(split, "clients.sampling={kind: by_size}"), 0)
     with pytest.raises(UserError, match=r"Raise data\.split\.validation, or use one of these\.$"):
-        opened("data.split={validation: 0, test: 0.2}", improving).training_setup(0)
+        training_setup(opened("data.split={validation: 0, test: 0.2}", improving), 0)
 
 
 def test_a_client_that_is_never_trained_joins_nothing(opened):
     scheme = "data.scheme=[{kind: equal, clients: 6}, {kind: fresh, per_domain: 1}]"
     with pytest.raises(UserError, match=r"got '?c05'?, expected a client of data/digits that takes part"):
-        opened(scheme, "clients.join={c05: 3}").training_setup(0)
+        training_setup(opened(scheme, "clients.join={c05: 3}"), 0)
 
 
 def test_the_first_round_of_a_client_is_a_number(opened):
@@ -201,7 +203,7 @@ def test_the_first_round_of_a_client_is_a_number(opened):
 
 def test_a_model_that_no_memory_holds_is_told_before_anything_of_its_size_is_made(opened):
     with pytest.raises(UserError) as told:
-        opened("model.hidden=[10000000, 10000000]", "model.members=1000").training_setup(0)
+        training_setup(opened("model.hidden=[10000000, 10000000]", "model.members=1000"), 0)
     assert str(told.value).startswith(
         "params.yaml: model: got 100,000,760,000,010,000 parameters of 1,000 members, trained in a stack of 1 clients "
         "(16 bytes for each parameter: weight, gradient and optimiser), which needs 1,600,012.2 TB "
@@ -213,8 +215,8 @@ def test_a_stack_that_no_memory_holds_is_told_with_the_way_out(opened, monkeypat
     monkeypatch.setattr("silos.io.memory_and_disk.free_bytes", lambda: 10**9)
     large = ["model.hidden=[100000]", "model.members=4"]  # 0.48 GB for each client
     with pytest.raises(UserError, match=r"trained in a stack of 6 clients .* that are free\. Set engine\.stack to 1\."):
-        opened(*large, "engine.stack=8").training_setup(0)
-    assert opened(*large, "engine.stack=1").training_setup(0).stack == 1
+        training_setup(opened(*large, "engine.stack=8"), 0)
+    assert training_setup(opened(*large, "engine.stack=1"), 0).stack == 1
 
 
 @pytest.mark.parametrize(
@@ -233,4 +235,4 @@ def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made
     with pytest.raises(
         UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters, which needs .* that are free"
     ):
-        method_of(project.params, method).init(project.training_setup(0))
+        method_of(project.params, method).init(training_setup(project, 0))
