@@ -207,7 +207,7 @@ def print_partition(made: "PartitionResult", console: "PlainConsole") -> None:
         console.print(note)
     if made["params_yaml"]:
         console.print(
-            "params.yaml describes other data. Give a run the same --set, or write these lines in params.yaml:"
+            "params.yaml describes other data. Give a run the same `--set`, or write these lines in params.yaml:"
         )
         for line in made["params_yaml"]:
             console.print(f"  {line}", soft_wrap=True)
@@ -250,8 +250,8 @@ def print_data_log(answer: "VersionLog", console: "PlainConsole") -> None:
         console.print("no data.dvc yet. Run `siloflow partition` to make data and record their version.")
     elif answer["now"] not in [v["digest"] for v in answer["versions"]]:
         console.print(
-            "data.dvc records a version that is not committed. Commit it: git add data.dvc && git commit -m "
-            "'Update data'"
+            "data.dvc records a version that is not committed. Commit it: `git add data.dvc && git commit -m "
+            "'Update data'`"
         )
 
 

@@ -224,7 +224,7 @@ def _apply(raw: PlainParams, override: str) -> None:
         node[last if isinstance(node, dict) else _list_index(last)] = value
     except (TypeError, LookupError, AttributeError):
         keys = [*sections, last]
-        hint = f". Set all of it: --set {shown(_complete_override(raw, keys, text))}" if node is None else ""
+        hint = f". Set all of it: `--set {shown(_complete_override(raw, keys, text))}`" if node is None else ""
         raise UserError(
             f"{label}: got no section {shown(key.rpartition('.')[0])} in params.yaml, expected one{hint}."
         ) from None

@@ -12,7 +12,7 @@ from models.diagnosis.shift_words import ShiftType
 from tasks.tracking.result_types.diagnosis_result import DataFault, DiagnosisFacts, SiloFacts
 
 _UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."
-_ONE_MODEL = "One model for all silos is a good start: siloflow compare fedavg"
+_ONE_MODEL = "One model for all silos is a good start: `siloflow compare fedavg`"
 _METHODS: dict[ShiftType, list[str]] = {
     "feature": ["conditional", "uefl"],
     "label": ["conditional", "selective"],
@@ -63,8 +63,8 @@ def _steps(report: DiagnosisFacts, explained: set[str]) -> list[str]:
     doubtful = [pair for pair in report["pairs"] if pair.get("second_look_recommended") and not is_rule_unknown(pair)]
     if of_silos and any(unsure.isdisjoint({pair["first"], pair["second"]}) for pair in doubtful):
         steps.append(
-            "Where inputs and rule seem to differ, models of the silos can decide: siloflow diagnose --set "
-            "diagnose.second_look=true"
+            "Where inputs and rule seem to differ, models of the silos can decide: `siloflow diagnose --set "
+            "diagnose.second_look=true`"
         )
     return steps + _methods(report, types)
 
@@ -181,7 +181,7 @@ def _methods(report: SiloFacts, types: set[ShiftType]) -> list[str]:
         if "concept" in types
         else "judge methods by each silo's test rows"
     )
-    return [f"If the differences are real, {why}: siloflow compare fedavg {' '.join(methods)}"]
+    return [f"If the differences are real, {why}: `siloflow compare fedavg {' '.join(methods)}`"]
 
 
 def _are_grouped(report: SiloFacts) -> bool:
