@@ -75,7 +75,9 @@ def print_method(method: "MethodDetails", console: "PlainConsole") -> None:
             table.add_row(name, default, line)
     console.print(table)
     name = method["options"][0]["name"]
-    console.print(f"Set an option with `--set method.{method['method']}.{name}=VALUE`, or under method: in params.yaml.")
+    console.print(
+        f"Set an option with `--set method.{method['method']}.{name}=VALUE`, or under method: in params.yaml."
+    )
 
 
 def _as_yaml(value: object) -> str:

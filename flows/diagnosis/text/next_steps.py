@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps
 from flows.diagnosis.text.findings import Finding, findings, of_version
-from flows.diagnosis.text.phrases import far_values, group_name, joined, listed
+from flows.diagnosis.text.phrases import apart_from, far_values, group_name, joined, listed
 from models.diagnosis.guarded_tests import TYPES
 from models.diagnosis.shift_words import ShiftType
 from tasks.tracking.result_types.diagnosis_result import DataFault, DiagnosisFacts, SiloFacts
@@ -108,8 +108,10 @@ def _shows_no_difference(report: SiloFacts) -> bool:
 
 
 def _step_of_far_values(report: DiagnosisFacts, feature: str, silos: Sequence[str]) -> str:
-    """Return how to find out what values far from all others are; only a table has texts for missing values."""
-    start = f"Look at the values of {feature} at {listed(silos)} that lie far from all others."
+    """Return how to find out what values apart from all others are; only a table has texts for missing values."""
+    rows = [entry["rows"] for entry in report["not_compared"] if "rows" in entry and feature in entry["names"]]
+    side = apart_from(found[silo] for found in rows for silo in silos if silo in found)
+    start = f"Look at the values of {feature} at {listed(silos)} that lie {side}."
     if not report["label"]:
         return f"{start} Correct them, or mark them as missing, and diagnose again."
     return (

@@ -845,7 +845,8 @@ def test_a_comparison_of_one_method_promises_no_intervals():
     [
         (
             "ab",
-            "data.dvc records a version that is not committed. Commit it: `git add data.dvc && git commit -m 'Update data'`\n",
+            "data.dvc records a version that is not committed. "
+            "Commit it: `git add data.dvc && git commit -m 'Update data'`\n",
         ),
         (None, "no data.dvc yet. Run `siloflow partition` to make data and record their version.\n"),
     ],

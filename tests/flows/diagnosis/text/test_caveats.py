@@ -314,7 +314,7 @@ def test_a_report_of_an_earlier_version_leads_to_no_unit_steps(a_report, a_pair,
 
 CODES = {
     "what": "values",
-    "why": "far from all others",
+    "why": "far from all others, or a code",
     "names": ["crp"],
     "silos": ["b"],
     "rows": {"b": [31, 0]},
@@ -327,16 +327,16 @@ def test_a_code_for_missing_values_is_named_before_other_causes_with_the_line_to
     pairs, also = [a_pair("a", "b", "feature")], {"not_compared": [CODES]}
     report = a_report([["a"], ["b"]], pairs, [line], label="sepsis", **also)
     assert sentences(report) == [
-        "a differs from b: crp varies more (standard deviation 306 against 3.76), with values far from all others at b, as "
-        "of a code for missing values."
+        "a differs from b: crp varies more (standard deviation 306 against 3.76), with values at b that may be a code for "
+        "missing values."
     ]
     assert (
-        "lie far from all others: a code for missing values (to be listed under data.source.na_values)"
+        "31 values of crp at b lie apart, below all others: a code for missing values (to be listed under"
         in notes(report)[1]
     )
     assert next_steps(report) == [
-        "Look at the values of crp at b that lie far from all others. If they are a code for missing values, such as -999, "
-        'set `na_values: ["-999"]` under data.source, partition and diagnose again; otherwise correct them.'
+        "Look at the values of crp at b that lie apart, below all others. If they are a code for missing values, such as "
+        '-999, set `na_values: ["-999"]` under data.source, partition and diagnose again; otherwise correct them.'
     ]
     assert "na_values" not in " ".join([*notes(report | {"label": ""}), *next_steps(report | {"label": ""})])
 
@@ -345,7 +345,7 @@ def test_one_value_far_from_all_others_is_a_limit_and_leads_to_no_step(a_report,
     report = a_report(
         [["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=[CODES | {"rows": {"b": [0, 1]}}]
     )
-    assert any("1 value of crp at b lies far" in note for note in notes(report))
+    assert any("1 value of crp at b lies apart, above all others: a code" in note for note in notes(report))
     assert next_steps(report) == ["One model for all silos is a good start: `siloflow compare fedavg`"]
     for count, leads in ((2, False), (3, True)):
         report["not_compared"] = [CODES | {"rows": {"b": [0, count]}}]
