@@ -465,8 +465,9 @@ def _check_advisable(project: "Project") -> None:
 
 def _check_method(project: "Project", method: str, seed: int) -> None:
     from flows.methods.base import start_method
-    from flows.methods.method_settings import method_of
+    from flows.methods.method_settings import check_listed, method_of
 
+    check_listed(method, project.params, project.root)
     start_method(method_of(project.params, method), project.training_setup(seed))
 
 

@@ -1,7 +1,7 @@
 """What to do next after a diagnosis: checks of units, inputs and labels, and the methods to compare."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps
@@ -36,7 +36,7 @@ def next_steps(report: DiagnosisFacts) -> list[str]:
     faults: list[DataFault] = [] if "against" in report else report["data_faults"]
     first, kinds = fault_steps(faults), {fault["what"] for fault in faults}
     codes = far_values(report)
-    first += [_step_of_far_values(report, name, silos) for name, silos in codes.items()]
+    first += [_step_of_far_values(report, name, rows) for name, rows in codes.items()]
     if "against" not in report and _shows_no_difference(report):
         return first if kinds & {"persons", "shared"} else [*first, _ONE_MODEL]
     known = {
@@ -107,11 +107,9 @@ def _shows_no_difference(report: SiloFacts) -> bool:
     return alike and bool(determined) and not any(record["types"] for record in (*determined, *report["rest"]))
 
 
-def _step_of_far_values(report: DiagnosisFacts, feature: str, silos: Sequence[str]) -> str:
+def _step_of_far_values(report: DiagnosisFacts, feature: str, rows: Mapping[str, Sequence[int]]) -> str:
     """Return how to find out what values apart from all others are; only a table has texts for missing values."""
-    rows = [entry["rows"] for entry in report["not_compared"] if "rows" in entry and feature in entry["names"]]
-    side = apart_from(found[silo] for found in rows for silo in silos if silo in found)
-    start = f"Look at the values of {feature} at {listed(silos)} that lie {side}."
+    start = f"Look at the values of {feature} at {listed([*rows])} that lie {apart_from(rows.values())}."
     if not report["label"]:
         return f"{start} Correct them, or mark them as missing, and diagnose again."
     return (

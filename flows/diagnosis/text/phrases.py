@@ -224,12 +224,15 @@ def _percent(share: float) -> str:
     return f"{format_number(100 * share, 2)} %"
 
 
-def far_values(report: DiagnosisFacts) -> dict[str, list[str]]:
-    """Return by feature the silos with several values apart from all others, as a code for missing values is."""
+def far_values(report: DiagnosisFacts) -> dict[str, dict[str, list[int]]]:
+    """Return the silos with several values apart from all others, as a code for missing values is.
+
+    By feature and silo these are the numbers of values below and above the others.
+    """
     if "against" in report:  # versions are not searched for them
         return {}
     entries = [entry for entry in report.get("not_compared", []) if entry["what"] == "values" and "rows" in entry]
-    several = [(entry, [silo for silo, far in entry["rows"].items() if sum(far) >= _SEVERAL]) for entry in entries]
+    several = [(entry, {silo: far for silo, far in entry["rows"].items() if sum(far) >= _SEVERAL}) for entry in entries]
     return {name: silos for entry, silos in several for name in entry["names"] if silos}
 
 

@@ -218,8 +218,11 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         0,
     ),
     "methods": (
-        {"methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}]},
-        2,
+        {
+            "methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}],
+            "unlisted": [{"method": EVIL, "file": EVIL}],
+        },
+        4,
     ),
     "method": (
         {
