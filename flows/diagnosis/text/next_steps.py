@@ -113,8 +113,8 @@ def _step_of_far_values(report: DiagnosisFacts, feature: str, rows: Mapping[str,
     if not report["label"]:
         return f"{start} Correct them, or mark them as missing, and diagnose again."
     return (
-        f'{start} If they are a code for missing values, such as -999, set `na_values: ["-999"]` under data.source, '
-        "partition and diagnose again; otherwise correct them."
+        f"{start} If they are a code for missing values, list it under data.source, as in "
+        '`na_values: ["-999"]`, partition and diagnose again; otherwise correct them.'
     )
 
 

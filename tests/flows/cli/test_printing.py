@@ -697,6 +697,16 @@ def test_a_command_in_backticks_is_on_one_line_that_can_be_pasted() -> None:
     assert max(map(len, lines[3:])) <= 40
 
 
+def test_what_init_guesses_is_indented_and_keeps_its_options_on_one_line() -> None:
+    out = io.StringIO()
+    text = "label grade (by its name; if it is another, add `--label COLUMN --force`), client school (by its name)"
+    PlainConsole(file=out, width=80).print_labelled("guessed", text, 9)
+    assert out.getvalue() == (
+        "guessed  label grade (by its name; if it is another, add\n"
+        "         `--label COLUMN --force`), client school (by its name)\n"
+    )
+
+
 LINES = ("next ", "anyway ", "apply it ")  # printed whole, whatever the width
 PLACES = ("flows", "tasks", "silos", "models", "publications")
 

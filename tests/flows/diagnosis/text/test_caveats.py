@@ -335,8 +335,8 @@ def test_a_code_for_missing_values_is_named_before_other_causes_with_the_line_to
         in notes(report)[1]
     )
     assert next_steps(report) == [
-        "Look at the values of crp at b that lie apart, below all others. If they are a code for missing values, such as "
-        '-999, set `na_values: ["-999"]` under data.source, partition and diagnose again; otherwise correct them.'
+        "Look at the values of crp at b that lie apart, below all others. If they are a code for missing values, list it "
+        'under data.source, as in `na_values: ["-999"]`, partition and diagnose again; otherwise correct them.'
     ]
     assert "na_values" not in " ".join([*notes(report | {"label": ""}), *next_steps(report | {"label": ""})])
 
