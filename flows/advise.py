@@ -103,7 +103,7 @@ def check_advisable(project: Project) -> None:
     if project.params.evaluation.stop_at is not None:
         raise UserError(
             f"evaluation.stop_at: got {project.params.evaluation.stop_at:g}, expected null, since test rows would end the "
-            "runs that race, and advice is proved on test rows. Set it to null: --set evaluation.stop_at=null."
+            "runs that race, and advice is proved on test rows. Set it to null: `--set evaluation.stop_at=null`."
         )
     federated = project.scored.federated()
     if len(federated.clients) < 2:
@@ -137,7 +137,7 @@ def folder_name(project: Project, minutes: float, methods: Sequence[str] | None,
             if info["settings"] != _settings_digest(project):
                 raise UserError(
                     f"--resume: got other settings than those of {found}, expected the same, since scores would not be "
-                    "comparable. Restore params.yaml and --set, or start again without --resume."
+                    "comparable. Restore params.yaml and `--set`, or start again without --resume."
                 )
             if methods and list(methods) != info["methods"]:
                 started = ", ".join(info["methods"]) or "all"

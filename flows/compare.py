@@ -38,7 +38,7 @@ from flows.experiments.comparison.run_trials import (
 )
 from flows.experiments.comparison.trial_processes import Outcome, Trial, TrialProcesses
 from flows.methods.base import start_method
-from flows.methods.method_settings import method_of
+from flows.methods.method_settings import check_listed, method_of
 from flows.orchestration.flow_decorator import (
     IncompleteError,
     MethodNames,
@@ -164,6 +164,7 @@ def _make_plan(project: Project, methods: Sequence[str], seeds: Sequence[int], r
     methods = list(dict.fromkeys(methods or defaults.methods))
     reference = reference or defaults.reference
     for method in {*methods, reference}:
+        check_listed(method, project.params, project.root)
         method_of(project.params, method)
     if reference not in methods:
         methods = [reference, *methods]

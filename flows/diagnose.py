@@ -254,7 +254,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
     if params.second_look:
         raise UserError(
             "params.yaml: diagnose.second_look: got true, expected false with --against, which compares each silo with "
-            "itself: a second look compares pairs of silos. Add --set diagnose.second_look=false."
+            "itself: a second look compares pairs of silos. Add `--set diagnose.second_look=false`."
         )
     private = project.ledgers
     with load_version(project, revision) as before:

@@ -292,7 +292,7 @@ def listing(answer: dict[str, Any], console: PlainConsole) -> None:
             console.print()
         console.print(console.render_str(paper["title"] or paper["paper"], style="bold"))
         more = f"; more in {paper['page']}" if paper["page"] else ""
-        console.print(f"siloflow reproduce {paper['paper']} --table NAME or --figure N{more}")
+        console.print(f"`siloflow reproduce {paper['paper']} --table NAME` or `--figure N`{more}")
         for scale, why in paper["not_at"].items():
             console.print(f"scale {scale}: {why}")
         for name, state, sentence in rows:

@@ -106,7 +106,7 @@ class Sweep:
         self.tune_seed = self.seeds[0] if size.tune_seed is None else size.tune_seed
         self.overrides, self._project = list(overrides), project
         if self.page.family and overrides:
-            raise UserError(f"{paper}, table {table} draws pairs of clients, which no setting changes; drop --set.")
+            raise UserError(f"{paper}, table {table} draws pairs of clients, which no setting changes; drop `--set`.")
         self.root = Path().resolve()
         results = self.root / "docs" / "results" / f"{self.paper}.json"
         shipped = None if is_own(paper) else RECORDS / results.name

@@ -113,6 +113,9 @@ _ROLES = {
 }
 
 
+_INDENT = 9  # columns of the labels of `init`
+
+
 def print_init(made: "CreatedProject", console: "PlainConsole") -> None:
     """Print what was made, what was guessed, and the next command."""
     operations = ["dvc.yaml", "ops/", ".github/workflows/", ".pre-commit-config.yaml"] if made.get("ops") else []
@@ -126,26 +129,28 @@ def print_init(made: "CreatedProject", console: "PlainConsole") -> None:
     files += ["a first commit"] if made["committed"] else []
     copied = f"; {made['copied']} is copied there and ignored by git" if made["copied"] else ""
     guessed = [", ".join(made["guessed"]), _rows_read(made["read"]), _network(made["network"])]
-    table = console.table("", "")
-    table.show_header = False
-    table.add_row("made", f"{made['folder']}: {', '.join(files)}{copied}")
-    table.add_row("guessed", "; ".join(filter(None, guessed)))
+    console.print_labelled("made", f"{made['folder']}: {', '.join(files)}{copied}", _INDENT)
+    console.print_labelled("guessed", "; ".join(filter(None, guessed)), _INDENT)
     for reason in made["left_out"][:_MAX_LEFT_OUT]:
-        table.add_row("left out", reason)
+        console.print_labelled("left out", reason, _INDENT)
     if len(made["left_out"]) > _MAX_LEFT_OUT:
-        table.add_row("left out", f"{len(made['left_out']) - _MAX_LEFT_OUT} more columns; --json lists them all")
+        console.print_labelled(
+            "left out", f"{len(made['left_out']) - _MAX_LEFT_OUT} more columns; --json lists them all", _INDENT
+        )
     if made["left_out"]:
-        table.add_row(
+        console.print_labelled(
             "",
-            "repeat `siloflow init` with the option that a line names, or after correcting the column, and with --force",
+            "repeat `siloflow init` with the option that a line names, or after correcting the column, and with `--force`",
+            _INDENT,
         )
     for choice in made["missing"]:
-        table.add_row("missing", choice)
+        console.print_labelled("missing", choice, _INDENT)
     if made.get("own_copy"):
-        table.add_row("read", f"the project's own {made['own_copy']}, which differs from the data that --data names")
+        console.print_labelled(
+            "read", f"the project's own {made['own_copy']}, which differs from the data that --data names", _INDENT
+        )
     if made["replaced"]:
-        table.add_row("kept", f"the earlier params.yaml, as {made['replaced']}")
-    console.print(table)
+        console.print_labelled("kept", f"the earlier params.yaml, as {made['replaced']}", _INDENT)
     enter = "" if made["folder"] == "." else f"cd {shlex.quote(made['folder'])} && "
     # commands to copy are not wrapped: soft_wrap
     if not made["committed"] and "git" in made["repositories"]:
@@ -209,7 +214,7 @@ def print_partition(made: "PartitionResult", console: "PlainConsole") -> None:
         console.print(note)
     if made["params_yaml"]:
         console.print(
-            "params.yaml describes other data. Give a run the same --set, or write these lines in params.yaml:"
+            "params.yaml describes other data. Give a run the same `--set`, or write these lines in params.yaml:"
         )
         for line in made["params_yaml"]:
             console.print(f"  {line}", soft_wrap=True)
@@ -252,8 +257,8 @@ def print_data_log(answer: "VersionLog", console: "PlainConsole") -> None:
         console.print("no data.dvc yet. Run `siloflow partition` to make data and record their version.")
     elif answer["now"] not in [v["digest"] for v in answer["versions"]]:
         console.print(
-            "data.dvc records a version that is not committed. Commit it: git add data.dvc && git commit -m "
-            "'Update data'"
+            "data.dvc records a version that is not committed. Commit it: `git add data.dvc && git commit -m "
+            "'Update data'`"
         )
 
 

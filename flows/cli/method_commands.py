@@ -11,7 +11,7 @@ from flows.cli.command_session import Json, Overrides, Session
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
-    from flows.methods.base import MethodSummary
+    from flows.methods.base import MethodList
     from flows.methods.method_settings import MethodDetails
     from tasks.tracking.result_types.model_results import ExportResult
     from tasks.tracking.result_types.profile_result import MemoryProfile, NetworkProfile
@@ -35,26 +35,39 @@ def methods(
     """
     with Session(json) as session:
         from flows.core.plugin_loader import NONE
+        from flows.core.unlisted_plugins import unlisted_plugins
         from flows.methods import base
 
-        plugins = session.open_project(overrides).params.registered if Path("params.yaml").is_file() else NONE
+        project = session.open_project(overrides) if Path("params.yaml").is_file() else None
+        plugins = project.params.registered if project else NONE
         if method is not None:
-            from flows.methods.method_settings import method_details
+            from flows.methods.method_settings import check_listed, method_details
 
+            if project:
+                check_listed(method, project.params, project.root)
             session.print_result(method_details(method, plugins), print_method)
             return
         listed: Sequence[base.MethodSummary] = base.method_summaries(plugins)
         if json:
             listed = [base.describe_method(name, plugins) for name in base.method_names(plugins)]
-        session.print_result({"methods": listed}, print_methods)
+        found = unlisted_plugins(project.root, project.params.plugins) if project else ()
+        unlisted: list[base.UnlistedMethod] = [
+            {"method": each.name, "file": each.file} for each in found if each.kind == "method"
+        ]
+        answer: MethodList = {"methods": listed, "unlisted": unlisted}
+        session.print_result(answer, print_methods)
 
 
-def print_methods(answer: "dict[str, Sequence[MethodSummary]]", console: "PlainConsole") -> None:
-    """Print a row for each method, short enough for a line of 80 columns."""
+def print_methods(answer: "MethodList", console: "PlainConsole") -> None:
+    """Print a row for each method, short enough for a line of 80 columns, then those of plugin files that are not listed."""
     table = console.table("method", "what it does")
     for method in answer["methods"]:
         table.add_row(method["method"], _SOURCE.sub("", method["summary"].partition(": ")[2]).rstrip("."))
     console.print(table)
+    for found in answer["unlisted"]:
+        console.print(
+            f"{found['file']} registers {found['method']}, and params.yaml does not list it. Name this file under plugins."
+        )
     console.print("Next: `siloflow methods NAME` lists the options of a method.")
 
 
@@ -75,7 +88,9 @@ def print_method(method: "MethodDetails", console: "PlainConsole") -> None:
             table.add_row(name, default, line)
     console.print(table)
     name = method["options"][0]["name"]
-    console.print(f"Set an option with --set method.{method['method']}.{name}=VALUE, or under method: in params.yaml.")
+    console.print(
+        f"Set an option with `--set method.{method['method']}.{name}=VALUE`, or under method: in params.yaml."
+    )
 
 
 def _as_yaml(value: object) -> str:

@@ -465,10 +465,11 @@ def _check_advisable(project: "Project") -> None:
 
 def _check_method(project: "Project", method: str, seed: int) -> None:
     from flows.methods.base import start_method
-    from flows.methods.method_settings import method_of
+    from flows.methods.method_settings import check_listed, method_of
     from flows.training.run_context import check_allowed
     from flows.training.training_setup import training_setup
 
+    check_listed(method, project.params, project.root)
     setup = training_setup(project, seed)
     check_allowed(project, method, setup)
     start_method(method_of(project.params, method), setup)

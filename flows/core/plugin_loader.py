@@ -103,12 +103,27 @@ def _run_plugin(file: str, text: bytes) -> tuple[Entry, ...]:
             collect_entries(file, name, digest) as entries,
         ):
             exec(compile(text, file, "exec", dont_inherit=True), vars(module))
+            _check_messages(name)
     except BaseException:
         del sys.modules[name]
         raise
     # a worker process has no such module: functions and classes travel by value, so every worker has this version
     cloudpickle.register_pickle_by_value(module)
     return tuple(entries)
+
+
+def _check_messages(module: str) -> None:
+    """Raise TypeError for a message of this module that does not declare its numbers; the first round would otherwise.
+
+    A class that others of the module extend is not sent itself, and may leave its fields to these.
+    """
+    policy = sys.modules.get("tasks.messages.message_policy")  # it imports torch, as a file with a message has done
+    if policy is None:
+        return
+    own = [each for each in vars(sys.modules[module]).values() if isinstance(each, type) and each.__module__ == module]
+    for kind in own:
+        if issubclass(kind, policy.Message) and not any(kind in other.__mro__[1:] for other in own):
+            policy.numbers_of(kind)
 
 
 @contextmanager

@@ -116,7 +116,7 @@ def _features(comparison: Comparison, layout: Layout) -> list[NotCompared]:
 
 
 def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple[str, ...]) -> list[NotCompared]:
-    """List values far from all others, as a code or a wrong entry is; `rows` by silo: far below and far above.
+    """List values far from all others, and codes for missing values; `rows` by silo: those below and those above.
 
     Without counts, silos replace them before they report, and report no numbers of them.
     """
@@ -127,7 +127,9 @@ def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple
     for feature in np.flatnonzero(feature_pairs.far.any((0, 2))).tolist():
         rows = {clients[i]: feature_pairs.far[i, feature].tolist() for i in range(len(clients))}
         rows = {client: far for client, far in rows.items() if any(far)}
-        entries.append({**_entry("values", "far from all others", [names[feature]], list(rows)), "rows": rows})
+        entries.append(
+            {**_entry("values", "far from all others, or a code", [names[feature]], list(rows)), "rows": rows}
+        )
     return entries
 
 

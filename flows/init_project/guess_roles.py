@@ -15,7 +15,7 @@ from silos.sources.tabular.table_reader import TableSample
 Ask = Callable[[str, Sequence[str], str | None], str]
 """Asks the user for the column of a role, among these columns; the last argument is the guess, if there is one."""
 
-DEAL = "add --clients 5 to deal the rows at random to 5 silos"
+DEAL = "add `--clients 5` to deal the rows at random to 5 silos"
 
 LABELS = ("label", "target", "outcome", "class", "y")
 CLIENTS = ("client", "hospital", "site", "silo", "clinic", "centre", "center")
@@ -113,7 +113,7 @@ def _find_label(sample: TableSample, taken: Collection[str], ask: Ask | None) ->
     if usual or guess is None:
         raise _unclear(sample, "label", usual, "")
     reason = "by its name" if by_name else "the last column that can be one"
-    return guess, f"label {shown(guess, 40)} ({reason}; if it is another, add --label COLUMN --force)"
+    return guess, f"label {shown(guess, 40)} ({reason}; if it is another, add `--label COLUMN --force`)"
 
 
 def _find_client(sample: TableSample, taken: Collection[str], before_label: bool, ask: Ask | None) -> tuple[str, str]:

@@ -56,7 +56,7 @@ def choose_missing(
         raise UserError(
             f"{sample.name}: the column {shown(repr(role.name), 40)} has no value in {int(role.missing.sum()):,} of "
             f"{rows:,} rows, expected one in each. Delete the rows without {shown(repr(role.name), 40)} from the "
-            "file, and other missing values are filled in. Or add --missing drop_rows, which drops all "
+            "file, and other missing values are filled in. Or add `--missing drop_rows`, which drops all "
             f"{dropped:,} rows with any missing value."
         )
     if not (without_role | without_number).any():  # only texts
@@ -81,7 +81,7 @@ def choose_missing(
         _VALUES[chosen],
         (
             f"{effects[chosen]} ({why}: `missing: {_text(chosen)}`)",
-            *(f"or --missing {name} --force: {effects[name]}" for name in others),
+            *(f"or `--missing {name} --force`: {effects[name]}" for name in others),
         ),
     )
 

@@ -213,6 +213,20 @@ class MethodDescription(MethodSummary):
     options: dict[str, Any]
 
 
+class UnlistedMethod(TypedDict):
+    """A method of a plugin file that params.yaml does not list."""
+
+    method: str
+    file: str
+
+
+class MethodList(TypedDict):
+    """The methods that can be run, and those that could be if their files were listed."""
+
+    methods: "Sequence[MethodSummary]"
+    unlisted: list[UnlistedMethod]
+
+
 def describe_method(name: str, plugins: Plugins = NONE) -> MethodDescription:
     """Return the method's summary, its options' defaults and its kind of model, for `siloflow methods`."""
     cls = find_method(name, plugins)

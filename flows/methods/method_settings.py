@@ -15,20 +15,32 @@ from flows.core import plugin_loader
 from flows.core.config.params_schema import Params
 from flows.core.config.validation_errors import explain_error, nearest_hint
 from flows.core.plugin_loader import Plugins
+from flows.core.unlisted_plugins import unlisted_hint
 from flows.methods.base import Method, describe_method, find_method, method_names
 from flows.plugins import METHODS
-from silos.errors import UserError
+from silos.errors import UserError, shown
 
 
-def check_names(params: Params) -> None:
-    """Raise a UserError if params name a method that does not exist; imports no built-in method."""
+def check_names(params: Params, root: Path) -> None:
+    """Raise a UserError if params name a method that does not exist; imports no built-in method.
+
+    root: the project's folder, in which a plugin file may define it that params do not list.
+    """
     names = method_names(params.registered)
     references = [("method", name) for name in params.method]
     references += [("comparison.methods", name) for name in params.comparison.methods]
     references += [("watch.methods", name) for name in params.watch.methods]
     for key, name in [*references, ("comparison.reference", params.comparison.reference)]:
         if name not in names:
-            raise UserError(f"params.yaml: {key}: got an unknown method {name!r}{nearest_hint(name, names)}")
+            hint = unlisted_hint([name], root, params.plugins)
+            end = f".{hint}" if hint else nearest_hint(name, names)
+            raise UserError(f"params.yaml: {key}: got an unknown method {name!r}{end}")
+
+
+def check_listed(name: str, params: Params, root: Path) -> None:
+    """Raise a UserError if only a plugin file that params do not list defines this method."""
+    if name not in method_names(params.loaded) and (hint := unlisted_hint([name], root, params.plugins)):
+        raise UserError(f"method: got {shown(repr(name))}, expected a known method.{hint}")
 
 
 def method_of(params: Params, name: str) -> Method:

@@ -74,7 +74,7 @@ def open_project(overrides: Sequence[str] | Mapping[str, Any] | None, derived: b
 def _refused(key: str) -> UserError:
     return UserError(
         f"{key}: got a value in a flow run's parameters, expected none, since these set no code, paths or "
-        "addresses. Write it in params.yaml, or pass it to `siloflow schedule` with --set."
+        "addresses. Write it in params.yaml, or pass it to `siloflow schedule` with `--set`."
     )
 
 

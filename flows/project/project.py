@@ -66,7 +66,7 @@ class Project:
     @classmethod
     def of(cls, file: ParamsFile, root: Path, derived: bool = False) -> "Project":
         """Check the content of params.yaml of this folder; UserError says what to change."""
-        check_names(file.params)
+        check_names(file.params, root)
         return cls(root, file.params, derived, file=file)
 
     @property

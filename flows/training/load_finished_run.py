@@ -185,7 +185,7 @@ def _check_start(folder: RunFolder, saved: RunIdentity, hashes: set[str]) -> Non
     if expected and {f"sha256:{start}" for start in hashes} != {expected}:
         raise UserError(
             f"{folder.path}: got other pretrained weights, expected a file with the hash {expected}. Name it with "
-            "--set model.pretrained=FILE."
+            "`--set model.pretrained=FILE`."
         )
 
 

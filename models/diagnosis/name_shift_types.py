@@ -173,7 +173,7 @@ def classify_pairs(
 
     If P(X) does not differ while P(Y) does, another threshold of the rule explains the pair as label shift does, which
     moves P(X) a little: the more likely one is named, and label shift unless the other is LIKELY. Label shift that is
-    not SURE is hedged.
+    not SURE is hedged, and so is that with feature shift: it moves log odds given the inputs as another threshold does.
 
     In a regression classes are groups of targets. If all targets move by an amount, odds ratios and P(X) do not
     change: this is a shift of P(Y | X) alone.
@@ -197,6 +197,7 @@ def classify_pairs(
     # another rule moves P(Y) as well: inputs that label shift would move, and that did not move, show that it is all
     only_rule = last & ~inputs_differ & (evidence.label_odds < LIKELY) & (not regression)
     rule_differs = evidence.classes_in_bins.any(-1) | (evidence.labels & ~np.isnan(evidence.label_odds))
+    rule_differs |= evidence.label_odds < -LIKELY  # the tests of P(X) and of P(Y | X) alone may both be too weak
     rule |= mixed & ~inputs_differ & rule_differs & ~(evidence.label_odds >= LIKELY)
     targets_moved = rule & regression & evidence.labels
     types = np.stack(
@@ -216,6 +217,8 @@ def classify_pairs(
         if share is not None:
             types[indices, 2] &= share > MIN_RELABELED
     types[none | undetermined] = False
+    # P(X) moves in any way under feature shift, so that nothing tells whether labels or a threshold moved with it
+    label_or_concept |= types[:, 0] & ~types[:, 2] & ~np.isnan(evidence.label_odds) & (not regression)
     label_or_concept &= types[:, 1]
     return Verdicts(types, undetermined, transform & ~none, ~evidence.tested & ~undetermined, label_or_concept)
 

@@ -74,12 +74,12 @@ def _report(ledger: Ledger, local: LocalSummary, question: PairQuery) -> list[np
 
 
 def _count_far(x: np.ndarray) -> np.ndarray:
-    """Count each feature's values far below and far above the others, among them codes of two digits or more as -999."""
+    """Count each feature's values far below and far above the others, and codes for missing values, such as -1 or -999."""
     far = count_far_values(x)
     for feature, column in enumerate(x.T):
         values, rows = np.unique(column[~np.isnan(column)], return_counts=True)
-        index = find_missing_code(values, rows)
-        if index is not None and abs(values[index]) >= 10:
+        index = find_missing_code(values, rows, sure=True)  # nobody sees the values, and silos are many
+        if index is not None:
             far[feature, int(index > 0)] = max(far[feature, int(index > 0)], rows[index])
     return far
 

@@ -43,6 +43,17 @@ def test_real_values_are_no_code(kind):
         assert found(draws(kind, np.random.default_rng(seed))) is None
 
 
+@pytest.mark.parametrize(("mean", "deviation"), [(12, 5), (6, 2.5), (4, 6)])
+def test_a_sure_code_of_one_digit_has_more_rows_than_rounded_measurements_have_there(mean, deviation):
+    sure = 0
+    for seed in range(300):
+        x = np.round(np.random.default_rng(seed).normal(mean, deviation, 300))
+        sure += find_missing_code(*np.unique(x, return_counts=True), sure=True) is not None
+    assert sure == 0
+    x = np.append(np.abs(x) + 5, np.full(12, -9.0))
+    assert find_missing_code(*np.unique(x, return_counts=True), sure=True) == 0
+
+
 def test_categories_single_values_and_most_rows_are_no_code():
     x = np.arange(370.0)
     assert found(np.append(x, [-999.0, -999.0])) is None

@@ -14,6 +14,7 @@ from flows.core.config.params_schema import Params
 from flows.core.config.plugin_params import params_type
 from flows.core.config.validation_errors import explain_error, nearest_hint
 from flows.core.plugin_loader import PluginFiles, user_code_errors
+from flows.core.unlisted_plugins import unlisted_hint
 from flows.plugins import METRICS
 from models.metrics.client_metrics import METRICS_BY_NAME, ClientMetric, metrics_of_task
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
@@ -76,7 +77,11 @@ class ParamsFile:
         Plugin files that params name are run, unless the command has run them. `method_of` checks the sections of
         methods.
         """
-        return _validate(self.raw, self.plugin_files)
+        try:
+            return _validate(self.raw, self.plugin_files)
+        except _InvalidParamsError as error:
+            hint = unlisted_hint(error.kinds, self.root, plugins_of(self.raw))
+            raise UserError(f"{error}{hint}") from None
 
 
 def load_params(root: Path, overrides: Sequence[str] = ()) -> Params:
@@ -114,7 +119,7 @@ def _validate(raw: PlainParams, plugin_files: PluginFiles) -> Params:
     try:
         params = schema.model_validate(raw)
     except ValidationError as error:
-        raise UserError(explain_error(error, schema)) from None
+        raise _InvalidParamsError(explain_error(error, schema), _kinds(error)) from None
     stop_at, metric = params.evaluation.stop_at, quantity_of(params)
     if stop_at is not None and metric.higher_is_better and stop_at > metric.bound:
         article = "an" if metric.name[0] in "aeiou" else "a"
@@ -123,6 +128,21 @@ def _validate(raw: PlainParams, plugin_files: PluginFiles) -> Params:
             f"{article} {metric.name}. Lower it."
         )
     return params
+
+
+class _InvalidParamsError(UserError):
+    """Params that the schema refuses; kinds: the kinds that they name where the schema does not take them."""
+
+    def __init__(self, message: str, kinds: Sequence[str]) -> None:
+        super().__init__(message)
+        self.kinds = kinds
+
+
+def _kinds(error: ValidationError) -> list[str]:
+    """Return the kinds in values that were refused: of a section, or of the sections of a list."""
+    refused = [detail["input"] for detail in error.errors()]
+    sections = [section for value in refused for section in (value if isinstance(value, list) else [value])]
+    return [str(section["kind"]) for section in sections if isinstance(section, dict) and "kind" in section]
 
 
 def quantity_of(params: Params) -> TaskMetrics:
@@ -225,7 +245,7 @@ def _apply(raw: PlainParams, override: str) -> None:
         node[last if isinstance(node, dict) else _list_index(last)] = value
     except (TypeError, LookupError, AttributeError):
         keys = [*sections, last]
-        hint = f". Set all of it: --set {shown(_complete_override(raw, keys, text))}" if node is None else ""
+        hint = f". Set all of it: `--set {shown(_complete_override(raw, keys, text))}`" if node is None else ""
         raise UserError(
             f"{label}: got no section {shown(key.rpartition('.')[0])} in params.yaml, expected one{hint}."
         ) from None

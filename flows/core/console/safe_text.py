@@ -42,6 +42,12 @@ class PlainConsole(Console):
         for line in _broken_around_commands(text, self.width):
             super().print(line, soft_wrap="`" in line)
 
+    def print_labelled(self, label: str, text: str, indent: int) -> None:
+        """Print a label and, from the column `indent` on, a text; a command in backticks is on one line, as in `print`."""
+        lines = _broken_around_commands(legible(text, self._can_encode), self.width - indent)
+        for start, line in zip((label, *[""] * len(lines)), lines, strict=False):
+            super().print(f"{start:<{indent}}{line.strip()}", soft_wrap="`" in line)
+
     def table(self, *titles: str) -> Table:
         """Return an empty table with these columns: fill it with `add_row(*cells)` and print it.
 

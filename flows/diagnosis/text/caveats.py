@@ -1,6 +1,7 @@
 """What a diagnosis did not compare and why, what its verdicts rest on, and what its second look changed."""
 
 from flows.diagnosis.text.phrases import (
+    apart_from,
     few_rows,
     joined,
     least_rows,
@@ -153,7 +154,8 @@ def _of_what_was_not_compared(report: SiloFacts) -> list[str]:
         rows = sum(sum(below_and_above) for below_and_above in far["rows"].values())
         lines.append(
             f"{counted(rows, 'value')} of {joined(far['names'])} at {listed(far['silos'])} "
-            f"{'lies' if rows == 1 else 'lie'} far from all others: a code for missing values{option}, or a typing error?"
+            f"{'lies' if rows == 1 else 'lie'} {apart_from(far['rows'].values())}: a code for missing values{option}, or a "
+            "typing error?"
         )
     whys = [entry["why"] for entry in entries if entry["what"] == "interactions" and not entry["names"]]
     if whys and not report["query"]["pictures"] and report["verdict"] == "guarded":

@@ -127,11 +127,7 @@ def inputs_clause(
 def _with_far_values(phrase: str, feature: str, report: DiagnosisFacts) -> str:
     """Add the silos in which values of a feature may be a code for missing values; this precedes all other clauses."""
     silos = far_values(report).get(feature)
-    return (
-        f"{phrase}, with values far from all others at {listed(silos)}, as of a code for missing values"
-        if silos
-        else phrase
-    )
+    return f"{phrase}, with values at {listed([*silos])} that may be a code for missing values" if silos else phrase
 
 
 def _other_rule(report: DiagnosisFacts) -> str:

@@ -1,18 +1,18 @@
 """What to do next after a diagnosis: checks of units, inputs and labels, and the methods to compare."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps
 from flows.diagnosis.text.findings import Finding, findings, of_version
-from flows.diagnosis.text.phrases import far_values, group_name, joined, listed
+from flows.diagnosis.text.phrases import apart_from, far_values, group_name, joined, listed
 from models.diagnosis.guarded_tests import TYPES
 from models.diagnosis.shift_words import ShiftType
 from tasks.tracking.result_types.diagnosis_result import DataFault, DiagnosisFacts, SiloFacts
 
 _UNIT = "Check the unit of {features} at {silos}, convert it there if it is another one, and diagnose again."
-_ONE_MODEL = "One model for all silos is a good start: siloflow compare fedavg"
+_ONE_MODEL = "One model for all silos is a good start: `siloflow compare fedavg`"
 _METHODS: dict[ShiftType, list[str]] = {
     "feature": ["conditional", "uefl"],
     "label": ["conditional", "selective"],
@@ -36,7 +36,7 @@ def next_steps(report: DiagnosisFacts) -> list[str]:
     faults: list[DataFault] = [] if "against" in report else report["data_faults"]
     first, kinds = fault_steps(faults), {fault["what"] for fault in faults}
     codes = far_values(report)
-    first += [_step_of_far_values(report, name, silos) for name, silos in codes.items()]
+    first += [_step_of_far_values(report, name, rows) for name, rows in codes.items()]
     if "against" not in report and _shows_no_difference(report):
         return first if kinds & {"persons", "shared"} else [*first, _ONE_MODEL]
     known = {
@@ -63,8 +63,8 @@ def _steps(report: DiagnosisFacts, explained: set[str]) -> list[str]:
     doubtful = [pair for pair in report["pairs"] if pair.get("second_look_recommended") and not is_rule_unknown(pair)]
     if of_silos and any(unsure.isdisjoint({pair["first"], pair["second"]}) for pair in doubtful):
         steps.append(
-            "Where inputs and rule seem to differ, models of the silos can decide: siloflow diagnose --set "
-            "diagnose.second_look=true"
+            "Where inputs and rule seem to differ, models of the silos can decide: `siloflow diagnose --set "
+            "diagnose.second_look=true`"
         )
     return steps + _methods(report, types)
 
@@ -107,14 +107,14 @@ def _shows_no_difference(report: SiloFacts) -> bool:
     return alike and bool(determined) and not any(record["types"] for record in (*determined, *report["rest"]))
 
 
-def _step_of_far_values(report: DiagnosisFacts, feature: str, silos: Sequence[str]) -> str:
-    """Return how to find out what values far from all others are; only a table has texts for missing values."""
-    start = f"Look at the values of {feature} at {listed(silos)} that lie far from all others."
+def _step_of_far_values(report: DiagnosisFacts, feature: str, rows: Mapping[str, Sequence[int]]) -> str:
+    """Return how to find out what values apart from all others are; only a table has texts for missing values."""
+    start = f"Look at the values of {feature} at {listed([*rows])} that lie {apart_from(rows.values())}."
     if not report["label"]:
         return f"{start} Correct them, or mark them as missing, and diagnose again."
     return (
-        f'{start} If they are a code for missing values, such as -999, set `na_values: ["-999"]` under data.source, '
-        "partition and diagnose again; otherwise correct them."
+        f"{start} If they are a code for missing values, list it under data.source, as in "
+        '`na_values: ["-999"]`, partition and diagnose again; otherwise correct them.'
     )
 
 
@@ -181,7 +181,7 @@ def _methods(report: SiloFacts, types: set[ShiftType]) -> list[str]:
         if "concept" in types
         else "judge methods by each silo's test rows"
     )
-    return [f"If the differences are real, {why}: siloflow compare fedavg {' '.join(methods)}"]
+    return [f"If the differences are real, {why}: `siloflow compare fedavg {' '.join(methods)}`"]
 
 
 def _are_grouped(report: SiloFacts) -> bool:

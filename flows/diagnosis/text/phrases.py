@@ -1,6 +1,6 @@
 """Phrases that the sentences and tables of a diagnosis share, and reasons for undetermined pairs in words."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from models.diagnosis import wald_tests
 from models.diagnosis.client_summaries import gaussian_mechanism
@@ -224,13 +224,25 @@ def _percent(share: float) -> str:
     return f"{format_number(100 * share, 2)} %"
 
 
-def far_values(report: DiagnosisFacts) -> dict[str, list[str]]:
-    """Return by feature the silos with several values far from all others, as a code for missing values has."""
+def far_values(report: DiagnosisFacts) -> dict[str, dict[str, list[int]]]:
+    """Return the silos with several values apart from all others, as a code for missing values is.
+
+    By feature and silo these are the numbers of values below and above the others.
+    """
     if "against" in report:  # versions are not searched for them
         return {}
     entries = [entry for entry in report.get("not_compared", []) if entry["what"] == "values" and "rows" in entry]
-    several = [(entry, [silo for silo, far in entry["rows"].items() if sum(far) >= _SEVERAL]) for entry in entries]
+    several = [(entry, {silo: far for silo, far in entry["rows"].items() if sum(far) >= _SEVERAL}) for entry in entries]
     return {name: silos for entry, silos in several for name in entry["names"] if silos}
+
+
+def apart_from(rows: Iterable[Sequence[int]]) -> str:
+    """Return on which side of all others values lie; rows: of each silo, the numbers of those below and of those above.
+
+    A code such as -1 beside ages is below all others, and not far from them.
+    """
+    below, above = (any(counts) for counts in zip(*rows, strict=True))
+    return f"apart, {' and '.join(['below'] * below + ['above'] * above)} all others"
 
 
 def odd_one(report: SiloFacts) -> SiloRecord | None:

@@ -36,7 +36,7 @@ def apply_advice(root: Path, advice: Advice) -> list[str]:
         difflib.unified_diff(text.splitlines(), changed.splitlines(), "params.yaml", "params.yaml", "", "", 0, "")
     )
     if diff:
-        check_names(ParamsFile.read(root).with_overrides(overrides).params)  # before the file changes
+        check_names(ParamsFile.read(root).with_overrides(overrides).params, root)  # before the file changes
         write_bytes(path, changed.replace("\n", newline).encode())
     return diff
 

@@ -17,7 +17,7 @@ from flows.experiments.advice.race import Candidate
 from flows.experiments.comparison.client_gains import ALONE
 from flows.experiments.comparison.tuner import RATE, grid_of
 from flows.methods.base import find_method, method_names, start_method
-from flows.methods.method_settings import method_of
+from flows.methods.method_settings import check_listed, method_of
 from flows.methods.round_context import TrainingSetup
 from flows.plugins import METHODS
 from flows.project.project import Project
@@ -99,6 +99,7 @@ def _can_run(project: Project, name: str, setup: TrainingSetup, named: Sequence[
         start_method(method_of(project.params, name), setup)
     except UserError:
         if name in named:
+            check_listed(name, project.params, project.root)
             raise
         return False
     return True

@@ -31,8 +31,9 @@ def open_faults(project: Project, version: str) -> list[str]:
         return []
     faults = [f"{folder.name} found a fault that is still open. {step}" for step in steps.values()]
     setting = align_setting(project, list(steps))
-    by_silos = "Or let each silo standardise by its own rows: siloflow compare --set"
-    return [*faults, f"{by_silos} {shlex.quote(setting)}"] if setting else faults
+    if not setting:
+        return faults
+    return [*faults, f"Or let each silo standardise by its own rows: `siloflow compare --set {shlex.quote(setting)}`"]
 
 
 def _is_aligned(project: Project, feature: str) -> bool:

@@ -78,7 +78,7 @@ def check_format(format: Format) -> None:
     if missing:
         raise UserError(
             f"--format: got {format}, which needs {', '.join(missing)}, expected a format whose packages are installed. "
-            "In the checkout of siloflow run `pip install -c constraints.txt -e '.[onnx]'`, or use --format pt2."
+            "Run `pip install -c constraints.txt -e '.[onnx]'` in siloflow's checkout, or use `--format pt2`."
         )
 
 

@@ -117,7 +117,7 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
         if not clients:
             raise UserError(
                 f"{run}: got a model for each client that MLflow does not have, expected a logged one or --client. Name "
-                "one client for `siloflow predict`, or train with --set tracking.personal_models=true."
+                "one client for `siloflow predict`, or train with `--set tracking.personal_models=true`."
             )
         with_model = [client for client in clients if client in known]
         if not with_model:
@@ -130,7 +130,7 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
         if not clients:
             raise UserError(
                 f"{run}: got a model whose clients align features by their own rows, expected --client. Name one "
-                "client for `siloflow predict`, or train with --set tracking.personal_models=true."
+                "client for `siloflow predict`, or train with `--set tracking.personal_models=true`."
             )
         manifest = silos.manifest
         # if none of the clients is in the data, `manifest.client` raises the error that lists those that are

@@ -150,17 +150,19 @@ def describe_odd_numbers(sample: TableSample, column: Column, options: bool = Fa
 def wanted_numbers(column: Column, options: bool = False) -> str:
     """Say what is expected instead of the values that keep a column from being numbers, and how to fix them."""
     if column.kind == "ambiguous":
-        way_out = "Add --decimal . or --decimal ,"
+        way_out = "Add `--decimal .` or `--decimal ,`"
         way_out = way_out if options else 'Set `decimal: "."` or `decimal: ","` under data.source'
         return f"one decimal mark. {way_out}, write them as 1234.5"
     if column.kind == "censored":
-        limit, half = ("Add --censored limit", "--censored half") if options else _CENSORED_KEYS
+        limit, half = ("Add `--censored limit`", "`--censored half`") if options else _CENSORED_KEYS
         return (
             f"plain numbers. {limit} to read <0.5 as 0.5 and >90 as 90, or {half} to read <0.5 as 0.25; or correct or "
             "empty these"
         )
     if column.kind == "unplain":
-        way_out = f"add --decimal {column.detail}" if options else f'set `decimal: "{column.detail}"` under data.source'
+        way_out = (
+            f"add `--decimal {column.detail}`" if options else f'set `decimal: "{column.detail}"` under data.source'
+        )
         key = f"{way_out}, or " if column.detail else ""
         return f"a form such as 1234.5. To fix it, {key}write them so"
     return (

@@ -3,12 +3,14 @@
 import ast
 import io
 import re
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.progress import Task
+from typer.main import get_group
 
 from benchmarks import render_benchmark
 from flows import cli
@@ -218,8 +220,11 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         0,
     ),
     "methods": (
-        {"methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}]},
-        2,
+        {
+            "methods": [{"method": EVIL, "model": "global", "options": {EVIL: EVIL}, "summary": f"Name: {EVIL}"}],
+            "unlisted": [{"method": EVIL, "file": EVIL}],
+        },
+        4,
     ),
     "method": (
         {
@@ -695,6 +700,41 @@ def test_a_command_in_backticks_is_on_one_line_that_can_be_pasted() -> None:
     assert max(map(len, lines[3:])) <= 40
 
 
+def test_what_init_guesses_is_indented_and_keeps_its_options_on_one_line() -> None:
+    out = io.StringIO()
+    text = "label grade (by its name; if it is another, add `--label COLUMN --force`), client school (by its name)"
+    PlainConsole(file=out, width=80).print_labelled("guessed", text, 9)
+    assert out.getvalue() == (
+        "guessed  label grade (by its name; if it is another, add\n"
+        "         `--label COLUMN --force`), client school (by its name)\n"
+    )
+
+
+LINES = ("next ", "anyway ", "apply it ")  # printed whole, whatever the width
+PLACES = ("flows", "tasks", "silos", "models", "publications")
+
+
+def sentences(file: Path) -> Iterator[str]:
+    """The strings of a module but its docstrings, with … where a value is filled in."""
+    tree = ast.parse(file.read_text("utf-8"))
+    others = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    others |= {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in others:
+            yield node.value
+
+
+def test_a_command_in_a_sentence_is_in_backticks_so_that_no_screen_breaks_it() -> None:
+    """A string that begins with a command is put in backticks, or printed whole, where it is printed."""
+    root, names = Path(cli.__file__).parents[2], "|".join(get_group(cli.app).commands)
+    command = re.compile(rf"(?!siloflow |--set )\S.*?(siloflow ({names})\b|--set[ =.]|git (add|commit) -)", re.DOTALL)
+    files = [file for place in PLACES for file in (root / place).rglob("*.py")]
+    bare = [(file.name, re.sub("`[^`]*(`|$)", "", text)) for file in files for text in sentences(file)]
+    assert [at for at in bare if not at[1].startswith(LINES) and command.match(at[1])] == []
+
+
 def test_the_baseline_is_the_last_row_and_what_it_has_not_is_left_empty() -> None:
     out = io.StringIO()
     baseline = {
@@ -821,7 +861,8 @@ def test_a_comparison_of_one_method_promises_no_intervals():
     [
         (
             "ab",
-            "data.dvc records a version that is not committed. Commit it: git add data.dvc && git commit -m 'Update data'\n",
+            "data.dvc records a version that is not committed. "
+            "Commit it: `git add data.dvc && git commit -m 'Update data'`\n",
         ),
         (None, "no data.dvc yet. Run `siloflow partition` to make data and record their version.\n"),
     ],

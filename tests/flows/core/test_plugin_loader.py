@@ -144,3 +144,40 @@ def test_a_name_that_is_taken_or_none_is_refused(names, said, tmp_path):
         (tmp_path / f"{at}.py").write_text(METRIC.format(name=name, value=1))
     with pytest.raises(UserError, match=said):
         PluginFiles(tmp_path).load([f"{at}.py" for at in range(len(names))])
+
+
+MESSAGE = """
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+
+from tasks.messages.message_policy import FEW, Message
+
+
+class Base(Message):
+    def mean(self):
+        return self.losses.mean()
+
+
+@dataclass(frozen=True)
+class Losses(Base):
+    losses: {annotation}
+"""
+
+
+@pytest.mark.parametrize(
+    ("annotation", "refused"),
+    [
+        ("Annotated[torch.Tensor, FEW]", ""),
+        ("torch.Tensor", "Losses.losses: got no numbers in the annotation, expected Annotated[..., Numbers(...)]"),
+    ],
+)
+def test_a_message_without_declared_numbers_is_refused_when_the_file_is_loaded(annotation, refused, tmp_path):
+    (tmp_path / "mine.py").write_text(MESSAGE.format(annotation=annotation))
+    if not refused:
+        PluginFiles(tmp_path).load(["mine.py"])
+        return
+    with pytest.raises(UserError) as told:
+        PluginFiles(tmp_path).load(["mine.py"])
+    assert str(told.value) == f"{tmp_path / 'mine.py'}: TypeError: {refused}. Correct the plugin file."

@@ -45,7 +45,23 @@ def test_a_code_beside_values_of_a_wider_range_is_listed_and_looked_at_first(wor
     x[:11, 2] = -999
     found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
     assert [(entry["names"], entry["rows"]) for entry in entries(found, "values")][-1] == (["x2"], {"a": [11, 0]})
-    assert any(step.startswith("Look at the values of x2 at a that lie far") for step in found["next"])
+    assert any(
+        step.startswith("Look at the values of x2 at a that lie apart, below all others. ") for step in found["next"]
+    )
+
+
+@pytest.mark.parametrize("code", [-1, -9])
+def test_a_code_of_one_digit_is_listed_and_looked_at_first(world, code):
+    """No gap separates it: the others are 1 and more, up to some hundreds."""
+    (x, y), (other_x, other_y) = rows(0, 370), rows(1, 370)
+    x[:, 2], other_x[:, 2] = 1 + np.exp(x[:, 2] / 30), 1 + np.exp(other_x[:, 2] / 30)
+    x[:20, 2] = code
+    found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
+    assert [(entry["names"], entry["rows"]) for entry in entries(found, "values")][-1] == (["x2"], {"a": [20, 0]})
+    assert any(
+        step.startswith("Look at the values of x2 at a that lie apart, below all others. ") for step in found["next"]
+    )
+    assert not any("far from all others" in line for line in [*found["sentences"], *found["notes"], *found["next"]])
 
 
 def test_a_value_typed_once_makes_no_bins_too_wide_and_is_listed(world):
@@ -133,7 +149,7 @@ def test_under_moments_far_values_are_replaced_and_the_screen_says_so(world):
     (x, y), other = rows(0), rows(1)
     x[5, 1] = 1e9
     found = diagnosed(world, {"a": (x, y), "b": other}, "diagnose.verdict=moments")
-    assert entries(found, "values", "far from all others")[0]["names"] == []
+    assert entries(found, "values", "those far from all others")[0]["names"] == []
     assert any("Values far from all others, such as typing errors, count as" in line for line in found["notes"])
     assert found["pairs"][0]["types"] == []
 

@@ -297,9 +297,9 @@ def test_missing_values_are_told_of_and_the_rows_are_read(tmp_path, write):
     assert made["missing"] == [
         "1 of 60 rows with a missing value are dropped; later `predict` leaves out and lists rows without a "
         "feature (chosen, since 1.7% of the rows are at most a tenth: `missing: drop_rows`)",
-        "or --missing mean --force: each silo's mean replaces missing numbers in 1 of 60 rows; later `predict` must know "
+        "or `--missing mean --force`: each silo's mean replaces missing numbers in 1 of 60 rows; later `predict` must know "
         "the silo of such a row",
-        "or --missing zero --force: 0 replaces missing numbers in 1 of 60 rows; later `predict` does the same for every "
+        "or `--missing zero --force`: 0 replaces missing numbers in 1 of 60 rows; later `predict` does the same for every "
         "silo",
     ]
     assert made["read"]["rows"] == ROWS - 1
@@ -349,7 +349,7 @@ def test_a_column_of_odd_numbers_is_left_out_on_a_line_of_its_own_with_row_value
     crp, share = made["left_out"]
     assert crp.startswith(
         "crp: got limits among numbers, such as '<0.5' in row 9 (the header is row 1), in 2 of 60 rows, "
-        "expected plain numbers. Add --censored limit to read <0.5 as 0.5 and >90 as 90, or --censored half to"
+        "expected plain numbers. Add `--censored limit` to read <0.5 as 0.5 and >90 as 90, or `--censored half` to"
     )
     assert share.startswith(
         "share: got numbers that are not written plainly, such as '0%' in row 2 (the header is row 1)"
@@ -399,7 +399,7 @@ def test_an_r_na_in_label_or_client_is_a_missing_value_and_said_to_be(tmp_path, 
             DataOptions(),
             "outcome and target may each be the label. Name it with --label. The columns are 'visit_id', 'age'",
         ),
-        ({"hospital": None}, DataOptions(), "the client. Name it with --client; or add --clients 5 to deal the rows"),
+        ({"hospital": None}, DataOptions(), "the client. Name it with --client; or add `--clients 5` to deal the rows"),
         ({"site": COLUMNS["sex"]}, DataOptions(), "hospital and site may each be the client. Name it with --client"),
         (
             {},

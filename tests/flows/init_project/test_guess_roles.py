@@ -62,7 +62,7 @@ def test_label_and_silo_are_found_by_words_of_their_names_and_by_their_values(tm
 
 def test_an_unsure_label_is_said_to_be_with_the_options_that_change_it(tmp_path):
     guessed = infer_schema(table(tmp_path, **VISITS, hba1c=None), DataOptions()).guessed
-    assert guessed[0] == "label hba1c (the last column that can be one; if it is another, add --label COLUMN --force)"
+    assert guessed[0] == "label hba1c (the last column that can be one; if it is another, add `--label COLUMN --force`)"
 
 
 def test_silos_are_not_guessed_of_two_regions_or_of_texts_without_such_a_name(tmp_path):

@@ -60,7 +60,7 @@ def test_one_method_is_printed_with_its_options_at_eighty_columns(capsys, tmp_pa
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= 80
     assert "proximal  0.01     mu: how strongly weights are pulled to the server's" in lines
-    assert "Set an option with --set method.fedprox.proximal=VALUE" in " ".join(lines)
+    assert "Set an option with `--set method.fedprox.proximal=VALUE`" in " ".join(lines)
 
 
 def test_a_method_that_is_not_there_is_answered_with_the_nearest(capsys, tmp_path, monkeypatch):

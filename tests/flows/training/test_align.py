@@ -203,8 +203,8 @@ def test_a_unit_that_the_newest_diagnosis_suspects_is_a_fault_until_each_silo_st
     step = "Check the unit of x1 at north and east, convert it there if it is another one, and diagnose again."
     assert open_faults(project, "v1") == [
         f"diagnose-2 found a fault that is still open. {step}",
-        "Or let each silo standardise by its own rows: siloflow compare --set "
-        """'clients.align={kind: standardise, features: ["x1"]}'""",
+        "Or let each silo standardise by its own rows: `siloflow compare --set "
+        """'clients.align={kind: standardise, features: ["x1"]}'`""",
     ]
     assert open_faults(project, "v2") == []
     assert open_faults(project, "v3") == [], "a report of another version of siloflow"

@@ -111,6 +111,24 @@ def test_another_threshold_that_looks_like_label_shift_by_chance_is_still_said_t
     assert verdicts(tell, [(first, second)]) == [(LABEL, False, True)]
 
 
+@pytest.mark.parametrize("seed", [5, 89, 239])
+def test_another_threshold_is_no_shift_of_inputs_where_only_p_x_given_y_differs_for_certain(seed, tell):
+    """Inputs were named, though neither P(x) nor P(y | x) differed for certain."""
+    rng = np.random.default_rng([seed, 300])
+    first, second = (patients(rng, 300, intercept_of(share)) for share in (0.25, 0.37))
+    assert [types for types, _, _ in verdicts(tell, [(first, second)])] == [CONCEPT]
+
+
+def test_where_inputs_differ_as_well_labels_or_a_threshold_may_have_moved(tell):
+    """Both add an amount to the log odds at equal inputs."""
+    rng = np.random.default_rng(3)
+    first, (x, y) = patients(rng, 3000, USUAL), patients(rng, 3000, intercept_of(0.45))
+    x[:, 2] += 0.5 * rng.normal(size=len(x)) + 0.5
+    ((types, _, unsure),) = verdicts(tell, [(first, (x, y))])
+    assert types == (True, True, False)
+    assert unsure
+
+
 def test_the_likelihood_ratio_is_zero_between_a_client_and_itself_and_has_no_order(tell):
     first, second = threshold("more coded", 3, 2000)
     told = tell([first, second, first])

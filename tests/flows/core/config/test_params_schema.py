@@ -159,7 +159,7 @@ def test_a_set_into_a_section_that_is_not_there_is_told(project, override, secti
 def test_a_set_into_a_section_that_is_null_is_told_how_to_write_it_whole(project, override, whole):
     with pytest.raises(UserError, match=r"got no section diagnose\.noise") as told:
         load_params(project, [override])
-    assert str(told.value).endswith(f". Set all of it: --set {whole}.")
+    assert str(told.value).endswith(f". Set all of it: `--set {whole}`.")
 
 
 def test_a_set_whose_value_is_not_yaml_is_told(project):

@@ -68,8 +68,8 @@ def test_what_a_minority_of_pairs_has_leads_to_no_advice(a_report, a_pair, a_lin
     )
     assert steps == [
         "Check at a, b and c and d, e and f why age differs: other cases (case mix), or another way of measuring.",
-        "If the differences are real, judge methods by each silo's test rows: siloflow compare fedavg ifca conditional "
-        "uefl",
+        "If the differences are real, judge methods by each silo's test rows: `siloflow compare fedavg ifca conditional "
+        "uefl`",
     ]
 
 
@@ -85,15 +85,15 @@ def test_all_types_lead_to_one_command_after_checks_that_name_the_silos_that_dif
     assert next_steps(report) == [
         "Check at c why ward differs: other cases (case mix), or another way of measuring.",
         "Check that each silo codes the label alike, beginning with b.",
-        "If the differences are real, silos need models of their own or of their group: siloflow compare fedavg "
-        "conditional uefl ifca cfl ditto",
+        "If the differences are real, silos need models of their own or of their group: `siloflow compare fedavg "
+        "conditional uefl ifca cfl ditto`",
     ]
 
 
 def test_where_nothing_differs_one_model_is_proposed_but_not_where_nothing_could_be_compared(a_report, a_pair, a_line):
     line = a_line((0, 0), 1)
     alike = a_report([["a", "b"]], [a_pair("a", "b")], [line])
-    assert next_steps(alike) == ["One model for all silos is a good start: siloflow compare fedavg"]
+    assert next_steps(alike) == ["One model for all silos is a good start: `siloflow compare fedavg`"]
     unclear = [a_pair("a", "b", undetermined=True, why="rows")]
     assert next_steps(a_report([["a", "b"]], unclear, [line])) == []
     assert next_steps(alike | {"rest": [{"client": "a"} | a_pair("a", "", "label")]})[0] == (
@@ -319,7 +319,7 @@ def test_a_report_of_an_earlier_version_leads_to_no_unit_steps(a_report, a_pair,
 
 CODES = {
     "what": "values",
-    "why": "far from all others",
+    "why": "far from all others, or a code",
     "names": ["crp"],
     "silos": ["b"],
     "rows": {"b": [31, 0]},
@@ -332,16 +332,16 @@ def test_a_code_for_missing_values_is_named_before_other_causes_with_the_line_to
     pairs, also = [a_pair("a", "b", "feature")], {"not_compared": [CODES]}
     report = a_report([["a"], ["b"]], pairs, [line], label="sepsis", **also)
     assert sentences(report) == [
-        "a differs from b: crp varies more (standard deviation 306 against 3.76), with values far from all others at b, as "
-        "of a code for missing values."
+        "a differs from b: crp varies more (standard deviation 306 against 3.76), with values at b that may be a code for "
+        "missing values."
     ]
     assert (
-        "lie far from all others: a code for missing values (to be listed under data.source.na_values)"
+        "31 values of crp at b lie apart, below all others: a code for missing values (to be listed under"
         in notes(report)[1]
     )
     assert next_steps(report) == [
-        "Look at the values of crp at b that lie far from all others. If they are a code for missing values, such as -999, "
-        'set `na_values: ["-999"]` under data.source, partition and diagnose again; otherwise correct them.'
+        "Look at the values of crp at b that lie apart, below all others. If they are a code for missing values, list it "
+        'under data.source, as in `na_values: ["-999"]`, partition and diagnose again; otherwise correct them.'
     ]
     assert "na_values" not in " ".join([*notes(report | {"label": ""}), *next_steps(report | {"label": ""})])
 
@@ -350,8 +350,8 @@ def test_one_value_far_from_all_others_is_a_limit_and_leads_to_no_step(a_report,
     report = a_report(
         [["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=[CODES | {"rows": {"b": [0, 1]}}]
     )
-    assert any("1 value of crp at b lies far" in note for note in notes(report))
-    assert next_steps(report) == ["One model for all silos is a good start: siloflow compare fedavg"]
+    assert any("1 value of crp at b lies apart, above all others: a code" in note for note in notes(report))
+    assert next_steps(report) == ["One model for all silos is a good start: `siloflow compare fedavg`"]
     for count, leads in ((2, False), (3, True)):
         report["not_compared"] = [CODES | {"rows": {"b": [0, count]}}]
         assert next_steps(report)[0].startswith("Look at the values of crp at b ") == leads
