@@ -14,12 +14,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prefect import Task
+from prefect.context import SettingsContext, get_settings_context
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from silos.errors import UserError
@@ -47,7 +48,7 @@ class Workers:
         """Run the task on each of these arguments in parallel; return the results in order."""
         if self.is_remote:
             pickle_modules_by_name()
-        with _without_interrupts():
+        with _without_interrupts(), _WholeSettings.now() if self.is_remote else nullcontext():
             futures = [self._start().submit(task, _by_name(task, *call)) for call in calls]
         return [future.result() for future in futures]
 
@@ -122,6 +123,25 @@ class Processes(Workers):
     def _make(self) -> TaskRunner:
         watched, self._lifeline = multiprocessing.get_context("spawn").Pipe(duplex=False)
         return ProcessPoolTaskRunner(max_workers=self.count, initializer=watch, initargs=(watched,))
+
+
+class _WholeSettings(SettingsContext):
+    """Sends Prefect's settings to a worker as they are.
+
+    Prefect itself sends their values, and a worker makes the settings of them for every task. It reads its environment
+    and files for each of some forty groups, which takes longer than a short step.
+    """
+
+    @classmethod
+    def now(cls) -> "_WholeSettings":
+        """Return the present settings, as a context to submit tasks in."""
+        present = get_settings_context()
+        return cls(profile=present.profile, settings=present.settings)
+
+    def serialize(self, include_secrets: bool = True) -> dict[str, Any]:
+        if not include_secrets:
+            return super().serialize(include_secrets=False)
+        return {"profile": self.profile, "settings": self.settings}
 
 
 def pickle_modules_by_name() -> None:

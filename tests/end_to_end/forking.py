@@ -24,9 +24,11 @@ from flows.cli import main
 
 LONGEST = 1 << 17  # bytes of what is asked
 LATE = (  # what verbs import when they come to it: each command would pay for it anew
+    "IPython",  # MLflow looks whether it is in a notebook
     "alembic.command",
     "anyio._backends._asyncio",
     "dvc.repo",
+    "git",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "mlflow.pyfunc",
@@ -128,6 +130,19 @@ def _import() -> None:
     from tasks.tracking.mlflow_logging.connection import import_mlflow
 
     import_mlflow()
+    _import_logged_code()
+
+
+def _import_logged_code() -> None:
+    """The code that is logged with every model: MLflow runs it once in each command, out of an archive without bytecode."""
+    from tasks.tracking.mlflow_logging.logged_model import archived_code
+
+    package, content = archived_code()
+    archive = Path("code.zip").resolve()
+    archive.write_bytes(content)
+    sys.path.insert(0, str(archive))
+    importlib.import_module(f"{package}.served_model")
+    sys.path.remove(str(archive))
 
 
 if __name__ == "__main__":

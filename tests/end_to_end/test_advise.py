@@ -19,8 +19,9 @@ TYPED = ["advise", "ditto", "--minutes", "30", "--set", "training.rounds=3"]
 
 @pytest.fixture(scope="module")
 def advised(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What two processes advise that race and prove without an interruption."""
     folder = partitioned[0].copy(tmp_path_factory.mktemp("end_to_end") / "advise", server)
-    return folder, folder.type(*TYPED, "--json")
+    return folder, folder.type(*TYPED, "--set", "runner.parallel_runs=2", "--json")
 
 
 def _rounds(folder, advice):
@@ -62,22 +63,6 @@ def test_costs_are_those_of_the_proofs_runs(advised):
     assert advice["costs"]["fedavg"]["sent"] > advice["costs"]["local_only"]["sent"]
 
 
-def test_two_processes_race_and_prove_to_the_same_advice(
-    advised: Any, partitioned: Any, server: str, tmp_path: Path
-) -> None:
-    folder = partitioned[0].copy(tmp_path / "project", server)
-    one, two = advised[1].json, folder.type(*TYPED, "--set", "runner.parallel_runs=2", "--json").json
-    scores = [{name: leg[:2] for name, leg in advice["race"]["legs"].items()} for advice in (one, two)]
-    assert scores[0] == scores[1]  # rounds and score; 30 minutes leave nothing out for lack of time
-    weights = [{(r["method"], r["seed"]): r["weights_sha256"] for r in a["comparison"]["runs"]} for a in (one, two)]
-    assert weights[0] == weights[1]
-    assert (one["advised"], one["settings"], one["differences"]) == (
-        two["advised"],
-        two["settings"],
-        two["differences"],
-    )
-
-
 def test_no_line_claims_what_an_interval_does_not_show(advised):
     advice = advised[1].json
     for difference in advice["differences"]:
@@ -114,19 +99,29 @@ def test_a_finished_race_is_not_run_again_and_is_written_into_params(advised):
     folder.path.joinpath("params.yaml").write_text(before)
 
 
-def test_a_killed_race_goes_on_to_the_same_decisions(advised, partitioned, server, tmp_path):
-    expected = advised[1].json["race"]
+def test_one_process_whose_race_is_killed_comes_to_the_advice_of_two_that_nothing_interrupts(
+    advised: Any, partitioned: Any, server: str, tmp_path: Path
+) -> None:
+    two = advised[1].json
+    expected = two["race"]
     folder = partitioned[0].copy(tmp_path / "killed", server)
     _kill_at(folder, lambda race: _legs(race) >= 24)
     race = _kill_at(folder, lambda race: race["rung"] == len(expected["rungs"]), minutes="31")  # before the proof
     for key in ("rungs", "alive", "dropped"):
         assert race[key] == expected[key]
-    scores = [{name: leg[:2] for name, leg in one["legs"].items()} for one in (race, expected)]
+    # rounds and score; 30 minutes leave nothing out for lack of time
+    scores = [{name: leg[:2] for name, leg in each["legs"].items()} for each in (race, expected)]
     assert scores[0] == scores[1]
-    rest = folder.type(*(typed for typed in TYPED if typed not in ("--minutes", "30")), "--resume", "--json").json
-    assert rest["minutes"] == 31  # those given last
-    assert rest["differences"] == advised[1].json["differences"]
-    assert rest["seconds"] >= rest["race"]["before"] + rest["race"]["seconds"]
+    one = folder.type(*(typed for typed in TYPED if typed not in ("--minutes", "30")), "--resume", "--json").json
+    assert one["minutes"] == 31  # those given last
+    assert one["seconds"] >= one["race"]["before"] + one["race"]["seconds"]
+    weights = [{(r["method"], r["seed"]): r["weights_sha256"] for r in a["comparison"]["runs"]} for a in (one, two)]
+    assert weights[0] == weights[1]
+    assert (one["advised"], one["settings"], one["differences"]) == (
+        two["advised"],
+        two["settings"],
+        two["differences"],
+    )
 
 
 def _kill_at(folder, reached, minutes="30"):

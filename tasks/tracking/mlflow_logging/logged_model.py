@@ -8,6 +8,8 @@ siloflow version.
 import json
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import version
@@ -17,6 +19,7 @@ from tempfile import TemporaryDirectory
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import mlflow
+import mlflow.utils.requirements_utils
 import numpy as np
 import pandas as pd
 from mlflow.models import ModelSignature
@@ -101,10 +104,10 @@ def log_once(client: mlflow.MlflowClient, run_id: str, model: LoggedModel) -> st
     tensors = named_tensors(model["shared"], model["personal"])
     copied = ("method", "data_version")
     tags = {name: value for name, value in run.data.tags.items() if name in copied or name.startswith("mlflow.source.")}
-    with TemporaryDirectory() as folder, as_current(model["uri"], run_id):
+    with TemporaryDirectory() as folder, as_current(model["uri"], run_id), _unchecked_requirements():
         weights, program, code = (Path(folder) / name for name in ("weights.safetensors", "served.py", "code.zip"))
         save_file({k: t.contiguous() for k, t in tensors.items()}, weights, metadata={"card": json.dumps(card)})
-        package, archive = _archived_code()
+        package, archive = archived_code()
         code.write_bytes(archive)
         program.write_text(_PROGRAM.format(package=package))
         try:
@@ -126,10 +129,27 @@ def log_once(client: mlflow.MlflowClient, run_id: str, model: LoggedModel) -> st
     return str(result.model_id)
 
 
+@contextmanager
+def _unchecked_requirements() -> Iterator[None]:
+    """Keep MLflow from comparing the requirements with the installed packages, from which their versions are read.
+
+    MLflow would list the files of all installed packages first, which takes a third of a second.
+    """
+    checks, name = mlflow.utils.requirements_utils, "_check_requirement_satisfied"
+    before = getattr(checks, name)
+    setattr(checks, name, lambda _: None)  # no mismatch
+    try:
+        yield
+    finally:
+        setattr(checks, name, before)
+
+
 def load_logged(uri: str, location: str) -> ServedModel:
     """Load a logged model of this store from its folder: a `models.served_model.ServedModel`, by the code logged with it."""
     set_current_store(uri)  # where it looks for the artifacts of a server
-    served: ServedModel = mlflow.pyfunc.load_model(location).unwrap_python_model().answering
+    # what it would warn of is not shown, and takes a third of a second to find out
+    loaded = mlflow.pyfunc.load_model(location, suppress_warnings=True)
+    served: ServedModel = loaded.unwrap_python_model().answering
     return served
 
 
@@ -176,7 +196,7 @@ def _example(card: ModelCard) -> np.ndarray | pd.DataFrame:
 
 
 @cache
-def _archived_code() -> tuple[str, bytes]:
+def archived_code() -> tuple[str, bytes]:
     """Return the name of the package that holds `models/`, and its archive, with the same bytes for the same code."""
     source = Path(models.__path__[0])
     files = {path.relative_to(source).as_posix(): path.read_bytes() for path in sorted(source.rglob("*.py"))}

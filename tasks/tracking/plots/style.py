@@ -139,6 +139,11 @@ def write_figure(figure: "Figure", path: Path, crop: bool = False) -> None:
 def png_bytes(figure: "Figure", crop: bool = False) -> bytes:
     """Return the figure as PNG."""
     disable_formulas(figure)
+    layout = figure.get_layout_engine()
+    # otherwise `savefig` would draw the figure twice, the first time for its layout
+    if layout is not None and not crop:
+        layout.execute(figure)
+        figure.set_layout_engine(None)
     content = io.BytesIO()
     figure.savefig(content, format="png", metadata={"Software": None}, bbox_inches="tight" if crop else None)
     return content.getvalue()

@@ -9,12 +9,13 @@ import mlflow
 import numpy as np
 import pandas as pd
 import pytest
+from mlflow.utils import requirements_utils
 
 from models.networks.mlp import MLP
 from models.networks.network_factory import to_json
 from models.prng import server_stream
 from tasks.tracking.mlflow_logging.connection import connect
-from tasks.tracking.mlflow_logging.logged_model import _archived_code, log_once
+from tasks.tracking.mlflow_logging.logged_model import archived_code, load_logged, log_once
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 COLUMNS = [
@@ -60,9 +61,18 @@ def test_it_is_few_files_whose_packages_are_pinned_with_tags(store):
     assert "seed" not in logged.tags
 
 
+def test_mlflow_lists_the_installed_packages_neither_to_log_a_model_nor_to_load_it(store, monkeypatch):
+    monkeypatch.setattr(requirements_utils, "_MODULES_TO_PACKAGES", None)  # as in a new process
+    folder = store(shape=[3])[1]
+    load_logged(f"sqlite:///{folder}/mlflow.db", str(folder))
+    assert requirements_utils._MODULES_TO_PACKAGES is None
+    check = requirements_utils._check_requirement_satisfied  # works as before for the user's models
+    assert check("numpy==0.1").requirement == "numpy==0.1"
+
+
 def test_the_archive_is_all_of_models_and_the_same_bytes_for_the_same_code(store):
     first = store(shape=[3])[1] / "artifacts" / "code.zip"
-    _archived_code.cache_clear()
+    archived_code.cache_clear()
     assert first.read_bytes() == (store(shape=[3])[1] / "artifacts" / "code.zip").read_bytes()
     source = Path(__file__).parents[4] / "models"
     with ZipFile(first) as archive:

@@ -1,10 +1,12 @@
 """Pictures."""
 
+import io
 import math
 import warnings
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from flows.methods.common import method_figures
 from flows.methods.common.method_figures import draw_codebook, draw_groups
@@ -189,3 +191,21 @@ def test_seeds_are_drawn_with_their_mean_over_the_rounds_that_all_have(tmp_path,
     draw_curves(tmp_path / "p", {"one": [[(1, 0.2), (2, 0.4)], [(1, 0.4)]]}, None, "")
     *_, mean = drawn[0].axes[0].get_lines()
     assert (list(mean.get_xdata()), list(mean.get_ydata())) == ([1], [pytest.approx(0.3)])
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_a_figure_is_drawn_no_more_often_than_needed_and_is_what_matplotlib_itself_would_save(crop, monkeypatch):
+    def filled():
+        figure, axes = style.new_figure(6, 3, 2)
+        for panel in axes:
+            style.label_ends(panel, panel.plot([[0, 1], [1, 2]], label="one"), ["one", "two"])
+            panel.set(xlabel="round", ylabel="accuracy")
+            style.set_title(panel, "a title")
+        return figure
+
+    whole = io.BytesIO()
+    filled().savefig(whole, format="png", metadata={"Software": None}, bbox_inches="tight" if crop else None)
+    draws, draw = [], Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda figure, renderer: (draws.append(1), draw(figure, renderer)))
+    assert style.png_bytes(filled(), crop) == whole.getvalue()
+    assert len(draws) == (2 if crop else 1)  # the margin that is cut off is known after a first time
