@@ -39,7 +39,7 @@ def check_names(params: Params, root: Path) -> None:
 
 def check_listed(name: str, params: Params, root: Path) -> None:
     """Raise a UserError if only a plugin file that params do not list defines this method."""
-    if name not in method_names(params.loaded) and (hint := unlisted_hint([name], root, params.plugins)):
+    if name not in method_names(params.registered) and (hint := unlisted_hint([name], root, params.plugins)):
         raise UserError(f"method: got {shown(repr(name))}, expected a known method.{hint}")
 
 
