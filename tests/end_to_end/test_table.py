@@ -37,7 +37,7 @@ def folder(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFacto
 def test_a_csv_is_partitioned_shown_compared_and_diagnosed(folder: Any) -> None:
     made = folder.type("partition", *SET, "--json").json
     assert (made["clients"], sum(made["rows"].values())) == (3, 150)
-    assert made["notes"][1] == "features: 5 = 1 number (age) + 1 true or false (smokes) + 3 one-hot (ward)"
+    assert made["notes"][3] == "features: 5 = 1 number (age) + 1 true or false (smokes) + 3 one-hot (ward)"
     manifest = read_manifest(folder.path / "data" / "visits")
     assert list(manifest.names) == ["007", "7", "north"]
     assert [feature.name for feature in manifest.features[2:]] == ["ward=\x1b[31mred", "ward=day", "ward=eye"]
