@@ -23,7 +23,6 @@ from models.server_state import ClientStateRefs, Weights
 from silos.client_store import ClientStore
 from silos.cohort import Silos, inputs_standardizer
 from silos.errors import UserError
-from silos.sources.tabular.raw_columns import input_columns, reading_rules
 from silos.versioning.git_commands import failure_reason, has_repository, run_git
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.mlflow_logging.mlflow_records import (
@@ -35,6 +34,7 @@ from tasks.tracking.mlflow_logging.mlflow_records import (
     RunSpec,
     TrainingData,
 )
+from tasks.tracking.raw_columns import input_columns, reading_rules
 from tasks.tracking.result_tables import write_client_table
 from tasks.tracking.result_types.journal_record import TimedMetrics
 from tasks.tracking.result_types.run_files import ExperimentRecord, Fingerprint, RunIdentity

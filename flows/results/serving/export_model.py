@@ -28,11 +28,11 @@ from silos.errors import UserError, shown
 from silos.io.atomic_io import writing
 from silos.param_types import is_plain
 from silos.privacy.silo_policy import folder_name
-from silos.sources.tabular.raw_columns import input_columns
 from silos.standardizer import AgreedRecord
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
 from tasks.tracking.json_io import output_file, unwritable
+from tasks.tracking.raw_columns import input_columns
 from tasks.tracking.result_types.model_results import ExportedCard, ExportResult
 
 Format = Literal["pt2", "onnx"]

@@ -14,7 +14,7 @@ from models.preprocessing import encode
 from silos.errors import UserError
 from silos.sources.source_params import Table
 from silos.sources.source_registry import load_source
-from silos.sources.tabular.raw_columns import raw_columns, reading_rules
+from tasks.tracking.raw_columns import raw_columns, reading_rules
 
 FILE = """site;age;dose;smokes;ward;code;y
 north;34;1,5;True;heart;07;no

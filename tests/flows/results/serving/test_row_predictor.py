@@ -18,8 +18,8 @@ from models.networks.network_factory import to_json
 from models.prng import server_stream
 from models.served_model import ServedModel, named_tensors
 from silos.errors import UserError
-from silos.sources.tabular.raw_columns import input_columns, reading_rules
 from silos.storage.partition_store import open_client
+from tasks.tracking.raw_columns import input_columns, reading_rules
 
 SITES = ("north", "south")
 LINES = ["site,id,age,ward,outcome"] + [

@@ -4,12 +4,15 @@ import io
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from models.preprocessing import encode
 from silos.schema import Feature
 from silos.sources.source_params import Table
-from silos.sources.tabular.raw_columns import raw_columns
+from silos.sources.source_registry import load_source
+from tasks.tracking.raw_columns import raw_columns
 
 FILE = """site,age,smokes,ward,code,limit,y
 north,34,True,heart,07,<=5,no
@@ -20,9 +23,27 @@ south,1e3,false,None,7,<=5,no
 OPTIONS = {"client": "site", "categorical": ["code"], "missing": {"fill": -2}}
 
 
+def table(options):
+    return Table.model_validate({"kind": "table", "path": "own.csv", "label": "y", **options})
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Writes a file, a text as CSV and columns as Parquet, and reads it."""
+
+    def build(held, *declared, **options):
+        if isinstance(held, str):
+            (tmp_path / "own.csv").write_text(held)
+        else:
+            parquet.write_table(pa.table(held), tmp_path / "own.parquet")
+            options["path"] = "own.parquet"
+        return load_source(table(options), tmp_path, 0, tuple(Feature.model_validate(each) for each in declared))
+
+    return build
+
+
 def found(rows, *declared, **options):
-    source = Table.model_validate({"kind": "table", "path": "own.csv", "label": "y", **options})
-    return raw_columns(source, rows.features, tuple(Feature.model_validate(each) for each in declared))
+    return raw_columns(table(options), rows.features, tuple(Feature.model_validate(each) for each in declared))
 
 
 def test_columns_have_the_names_kinds_and_values_of_the_file(read):

@@ -1,46 +1,15 @@
 """Describes the columns of a table's file that an exported model reads; pandas and pyarrow are not imported."""
 
 from collections.abc import Sequence
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal
 
+from models.model_card import Column, NumberColumn, ReadingRules
 from silos.data_params import DataParams
 from silos.schema import Feature
 from silos.sources.source_params import Table
-from silos.sources.tabular.number_parser import Censored, Decimal
 from silos.storage.manifest import Manifest
 
 _ONE_HOT = (0.0, 1.0)
-
-
-class TextColumn(TypedDict):
-    """A column of texts, as JSON; see `raw_columns`."""
-
-    name: str
-    kind: Literal["text"]
-    values: list[str]
-    missing: bool
-
-
-class NumberColumn(TypedDict):
-    """A column of numbers or truth values, as JSON; see `raw_columns`."""
-
-    name: str
-    kind: Literal["number", "boolean"]
-    missing: float | str
-    allowed: NotRequired[list[float]]
-    range: NotRequired[list[float]]
-
-
-Column = TextColumn | NumberColumn
-
-
-class ReadingRules(TypedDict):
-    """How a table is read from a file, as JSON; see `reading_rules`."""
-
-    ignored: list[str]
-    decimal: Decimal | None
-    censored: Censored
-    na_values: list[str] | None
 
 
 def input_columns(manifest: Manifest, params: DataParams) -> list[Column] | None:
