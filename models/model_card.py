@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal, NotRequired, TypedDict
 
+Task = Literal["classification", "regression"]
+
 NetworkSpec = dict[str, Any]
 """The `kind` of a network with its sizes, as `network_factory.to_json` returns it; parts of a network are such, too."""
 
@@ -66,7 +68,7 @@ class ModelCard(TypedDict):
 
     method: str
     network: NetworkSpec
-    task: Literal["classification", "regression"]
+    task: Task
     classes: list[str]
     """Empty for a regression."""
     shape: list[int]

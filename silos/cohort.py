@@ -12,12 +12,12 @@ import numpy as np
 
 from silos.dataset import SPLITS, Role
 from silos.errors import UserError
+from silos.io.hashing import file_digest
 from silos.io.memory_and_disk import free_bytes
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, ROLES, ClientEntry, ClientTable, Manifest, read_manifest
 from silos.storage.partition_store import open_client, open_common_rows
 from silos.storage.shards import VerifiedRows
-from silos.versioning.hashing import file_digest
 
 _HASHED = (MANIFEST, COLUMNS, COMMON)
 

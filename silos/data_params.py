@@ -19,9 +19,10 @@ from pydantic import (
 from silos import param_limits
 from silos.errors import UserError, shown
 from silos.param_types import Name, Names, PlainName, PlainText
+from silos.params_section import Section
 from silos.plugin_registry import Registered, Registry
 from silos.schema import Features
-from silos.sources.source_params import Section, Source
+from silos.sources.source_params import Source
 
 
 def _as_list(value: object) -> object:

@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from silos.param_types import Name
-from silos.sources.source_params import Fill, Number, Section, one_fault
+from silos.params_section import Fill, Number, Section, one_fault
 
 MAX_TEXT_LENGTH = 1000  # characters: names become files, metrics and headings
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.networks.wrappers.per_row_context import STATISTICS
+from models.networks.statistics_context import STATISTICS
 from models.statistics.feature_vector import Statistic, StatisticError, Statistics, compute, length, make, too_few_rows
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
+from models.networks.statistics_context import STATISTICS
 from models.networks.tree_ensemble import TreeEnsemble, fit_trees
-from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
+from models.networks.wrappers.per_row_context import PerRowContext
 from models.prng import client_streams
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, broadcast_weights, per_example_metrics, train

@@ -1,6 +1,6 @@
 """`make house`: the size and shape of the code, as a table. Not a part of `make test`: no figure here refuses a change.
 
-The floors of flows/, and circles of imports in flows/, tasks/, publications/ and benchmarks/, are not counted here:
+The floors of flows/, and circles of imports, are not counted here:
 `make check` refuses them.
 """
 

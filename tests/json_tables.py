@@ -97,7 +97,7 @@ def _find(name: str, module: Path) -> Named | None:
     for node in _tree(module).body:
         if isinstance(node, ast.ImportFrom) and any((alias.asname or alias.name) == name for alias in node.names):
             path = (node.module or "").replace(".", "/")
-            file = (module.parent if node.level else CHECKOUT) / f"{path}.py"
+            file = (module.parents[node.level - 1] if node.level else CHECKOUT) / f"{path}.py"
             return _find(name, file) if file.is_file() else None
     return None
 

@@ -13,12 +13,12 @@ from silos.cohort import Silos
 from silos.data_params import DataParams
 from silos.io import locks
 from silos.io.atomic_io import write_bytes
+from silos.io.hashing import code_digest, file_hashes, listing_digest
 from silos.plugin_registry import Registered
 from silos.sources.source_registry import content_hashes
 from silos.storage.partition_store import write
 from silos.versioning import data_versions, dvc_files
 from silos.versioning.data_versions import recover
-from silos.versioning.hashing import code_digest, file_hashes, listing_digest
 from tasks.tracking.json_io import read_json
 
 SOURCE_HASHES = Path("runs") / "sources.json"

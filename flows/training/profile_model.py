@@ -20,7 +20,7 @@ from models.client_model import Model, first_client, size_in_bytes
 from models.metrics.flops import largest_activation, network_cost, training_floor
 from models.networks.network import Network
 from models.networks.network_factory import is_bundled, kind_of
-from models.networks.wrappers.per_row_context import STATISTICS
+from models.networks.statistics_context import STATISTICS
 from models.prng import server_stream
 from models.server_state import Weights
 from silos.errors import UserError

@@ -12,9 +12,9 @@ from typing import ClassVar, NotRequired, Self, TypedDict
 
 import numpy as np
 
+from ..model_card import Task
 from .task_metrics import (
     TASK_METRICS,
-    Task,
     TaskMetrics,
     format_signed,
     format_significant,

@@ -8,11 +8,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from copy import copy
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
-Task = Literal["classification", "regression"]
+from ..model_card import Task
 
 
 class TaskMetrics(ABC):

@@ -18,7 +18,7 @@ from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_im
 from .mlp import DenseHead, dense, dense_weights, drop, uniform_weights
 from .network import Network, register
 from .network_abilities import BatchedNetwork, EncoderHead, EncoderHeadStack, LinearHead
-from .wrappers.per_row_context import append_statistics, row_statistics
+from .statistics_context import append_statistics, row_statistics
 
 
 @register("cnn")

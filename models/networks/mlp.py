@@ -14,7 +14,7 @@ from ..prng import fold_in, uniform
 from ..server_state import Weights
 from .network import Network, register
 from .network_abilities import EncoderHeadStack, FusedSGD, LinearHead, SGDStep
-from .wrappers.per_row_context import append_statistics
+from .statistics_context import append_statistics
 
 
 class DenseHead(LinearHead):

@@ -27,7 +27,7 @@ from .grouped_layers import MOMENTUM
 from .mlp import dense, drop, uniform_weights
 from .network import Network
 from .network_abilities import EncoderHeadCost, LinearHead
-from .wrappers.per_row_context import append_statistics
+from .statistics_context import append_statistics
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _HEAD = "dense0"

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from ..metrics.task_metrics import Task
+from ..model_card import Task
 
 
 class Objective(Protocol):

@@ -19,8 +19,8 @@ from pydantic import Field, ValidationError
 from silos import param_limits
 from silos.errors import RefusalError, UserError, shown, some
 from silos.io.atomic_io import file_stamp, write_bytes
+from silos.params_section import Section
 from silos.privacy.differencing import LEAST_ROWS
-from silos.sources.source_params import Section
 from silos.strict_yaml import NotYamlError, load
 
 POLICY = "policy.yaml"

@@ -9,11 +9,11 @@ import numpy as np
 
 from silos.dataset import Clients, Partition, Rows
 from silos.errors import UserError
+from silos.io.hashing import file_digest
 from silos.plugin_registry import accepted_arguments, run_entry
 from silos.row_units import count_copies
 from silos.schema import Feature, default_features, is_table
 from silos.sources.source_params import SOURCES, Folder, Npz, OwnSource, Source, Table
-from silos.versioning.hashing import file_digest
 
 _MAX_NAMED = 3  # features that a note names at most
 

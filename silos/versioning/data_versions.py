@@ -21,6 +21,7 @@ from silos.data_overview import Shares, client_overview
 from silos.dataset import SPLITS
 from silos.errors import UserError, some
 from silos.io.atomic_io import restore_moved, write_bytes
+from silos.io.hashing import file_hashes, folder_digest, listing_digest
 from silos.storage.manifest import MANIFEST, ClientTable, empty_table, read_manifest
 from silos.storage.partition_store import open_client, open_missing, open_units
 from silos.versioning.dvc_files import (
@@ -37,7 +38,6 @@ from silos.versioning.dvc_files import (
     recorded_version,
 )
 from silos.versioning.git_commands import failure_reason, run_git
-from silos.versioning.hashing import file_hashes, folder_digest, listing_digest
 
 CheckOut = Callable[[Path], None]
 """Fetches what a data.dvc of any folder records into the data/ folder next to that file."""

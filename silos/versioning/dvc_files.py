@@ -16,9 +16,9 @@ from pydantic import ValidationError
 
 from silos.data_params import DataParams
 from silos.errors import UserError, some
+from silos.io.hashing import file_hashes, listing_digest
 from silos.storage.manifest import Manifest
 from silos.versioning.git_commands import has_repository, no_local_variables, run_git
-from silos.versioning.hashing import file_hashes, listing_digest
 
 DATA = "data"
 RECORD = "data.dvc"

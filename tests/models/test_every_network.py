@@ -17,12 +17,13 @@ from models.networks.network import Network, register, registered
 from models.networks.network_abilities import BatchedNetwork
 from models.networks.network_factory import from_json, kind_of, to_json
 from models.networks.resnet_vgg import VGG16, Residual, ResNet18
+from models.networks.statistics_context import STATISTICS
 from models.networks.wrappers.client_columns import ClientColumns
 from models.networks.wrappers.codebook_network import COUNT, OWN, QuantizedNetwork, code_usage
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
 from models.networks.wrappers.distrans_network import OffsetNetwork
 from models.networks.wrappers.domain_generalisation import GradientMatching, StochasticRepresentation, gradients
-from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
+from models.networks.wrappers.per_row_context import PerRowContext
 from models.networks.wrappers.posterior_update import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.variational import Variational
 from models.prng import client_streams, fold_in, server_stream, shuffle

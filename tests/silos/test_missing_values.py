@@ -9,10 +9,10 @@ from safetensors.numpy import load_file
 
 from silos.dataset import SPLITS
 from silos.errors import UserError
+from silos.io.hashing import folder_digest
 from silos.storage import partition_store
 from silos.storage.manifest import read_manifest
 from silos.storage.partition_store import open_client, open_common_rows, open_missing, write
-from silos.versioning.hashing import folder_digest
 
 N = 120
 FEATURES = [{"name": "number"}, {"name": "a", "missing": {"fill": -7}}, {"name": "b", "missing": {"fill": 0.5}}]

@@ -6,8 +6,8 @@ from pydantic import Field
 
 from silos import param_limits
 from silos.param_types import Name
+from silos.params_section import Section
 from silos.plugin_registry import Entry, Registered
-from silos.sources.source_params import Section
 
 
 class UniformParams(Section):

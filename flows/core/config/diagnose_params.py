@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from silos import param_limits
-from silos.sources.source_params import Section
+from silos.params_section import Section
 
 FEW_BINS = 8
 """Number of bins of a numeric feature if clients add noise, which grows with the number of bins."""

@@ -16,7 +16,8 @@ from flows.core.config.validation_errors import explain_error, nearest_hint
 from flows.core.plugin_loader import PluginFiles, user_code_errors
 from flows.plugins import METRICS
 from models.metrics.client_metrics import METRICS_BY_NAME, ClientMetric, metrics_of_task
-from models.metrics.task_metrics import TASK_METRICS, Task, TaskMetrics
+from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from models.model_card import Task
 from silos import strict_yaml
 from silos.errors import UserError, shown
 from silos.io.addresses import has_password

@@ -11,7 +11,7 @@ from torch import Tensor
 from flows.methods.round_context import RoundContext
 from models.client_model import Model
 from models.model_card import CardStatistics, StatisticSpec
-from models.networks.wrappers.per_row_context import STATISTICS
+from models.networks.statistics_context import STATISTICS
 from models.prng import client_streams, normal
 from models.server_state import ClientStateRefs, ServerState, Weights
 from models.statistics.feature_vector import Statistic, StatisticError, length

@@ -13,8 +13,8 @@ from ...training.objectives import Batch, ClientBatch, Objective
 from ..mlp import MLP, dense, drop, linear, linear_weights
 from ..network import register
 from ..network_abilities import BatchedNetwork
+from ..statistics_context import append_statistics
 from ..wrapper import NetworkWrapper
-from .per_row_context import append_statistics
 
 Lateral = Literal["beside", "within"]
 """How a column is connected to the shared layers.

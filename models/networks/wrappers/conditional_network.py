@@ -14,7 +14,7 @@ from ...server_state import Weights
 from ..mlp import uniform_weights
 from ..network import Network, register
 from ..network_abilities import BatchedNetwork
-from .per_row_context import client_statistics
+from ..statistics_context import client_statistics
 
 
 @register("bilinear")

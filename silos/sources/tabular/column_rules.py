@@ -12,9 +12,10 @@ from typing import Literal
 import numpy as np
 
 from silos.errors import UserError, shown, some
+from silos.params_section import Fill
 from silos.schema import Feature
 from silos.sources.source_checks import stays_distinct
-from silos.sources.source_params import Fill, Table
+from silos.sources.source_params import Table
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.table_reader import TableSample
 

@@ -7,8 +7,9 @@ import numpy as np
 
 from silos.dataset import SPLITS, Rows
 from silos.errors import shown, some
+from silos.params_section import Fill
 from silos.sources.source_checks import named_splits
-from silos.sources.source_params import Fill, Table
+from silos.sources.source_params import Table
 from silos.sources.tabular.column_kinds import Column
 from silos.sources.tabular.column_rules import Rule, looks_like_unit
 from silos.sources.tabular.table_reader import TableSample

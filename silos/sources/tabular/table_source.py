@@ -14,10 +14,11 @@ import numpy as np
 from silos.dataset import Rows
 from silos.errors import UserError, shown, some
 from silos.io.memory_and_disk import must_fit
+from silos.params_section import Fill
 from silos.row_units import hash_units
 from silos.schema import MAX_TEXT_LENGTH, Feature, describe_duplicate, find_invalid_name
 from silos.sources.source_checks import split_names
-from silos.sources.source_params import Fill, Table
+from silos.sources.source_params import Table
 from silos.sources.tabular.column_kinds import ODD_NUMBERS, Column, Conventions
 from silos.sources.tabular.column_rules import (
     Rule,

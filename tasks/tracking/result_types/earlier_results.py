@@ -4,7 +4,7 @@ from typing import NotRequired, TypedDict, final
 
 from models.metrics.client_metrics import MetricRecord
 from models.metrics.paired_difference import DifferenceRecord
-from models.metrics.task_metrics import Task
+from models.model_card import Task
 from tasks.tracking.result_types.comparison_result import ClassRecords, ComparedClient, CostToTarget, Gains, TableRow
 from tasks.tracking.result_types.run_files import Kind
 

@@ -3,8 +3,7 @@
 from typing import Literal, TypedDict
 
 from models.metrics.client_metrics import MetricRecord
-from models.metrics.task_metrics import Task
-from models.model_card import CardStatistics, Column, Scale
+from models.model_card import CardStatistics, Column, Scale, Task
 from tasks.tracking.result_types.run_result import Metrics
 
 

@@ -15,9 +15,9 @@ from flows.partition import make
 from flows.project.project import Project
 from flows.training.run_folder import RunFolder
 from silos.errors import UserError
+from silos.io.hashing import folder_digest
 from silos.versioning import data_versions
 from silos.versioning.dvc_files import recorded_version
-from silos.versioning.hashing import folder_digest
 
 FEWER = "data.scheme=[{kind: equal, clients: 3}]"
 

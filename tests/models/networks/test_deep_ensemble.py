@@ -10,9 +10,9 @@ from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
 from models.networks.network_factory import from_json, size, to_json
 from models.networks.resnet_vgg import Residual
+from models.networks.statistics_context import STATISTICS
 from models.networks.wrappers.codebook_network import COUNT, OWN, SHARED, QuantizedNetwork
 from models.networks.wrappers.distrans_network import OffsetNetwork
-from models.networks.wrappers.per_row_context import STATISTICS
 from models.prng import client_streams, server_stream
 from models.training.engine import Training, broadcast_weights, train
 from models.training.engine_and_stack_size import fitting, pick_kernel

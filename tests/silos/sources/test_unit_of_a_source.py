@@ -6,11 +6,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from silos.cohort import Silos
 from silos.errors import UserError
+from silos.io.hashing import folder_digest
 from silos.row_units import hash_units
 from silos.sources.source_params import Source
 from silos.sources.source_registry import load_source
 from silos.storage.partition_store import open_common_units, open_units, write
-from silos.versioning.hashing import folder_digest
 
 SOURCE: TypeAdapter = TypeAdapter(Source)
 VISITS = "site,who,age,ill\n" + "".join(

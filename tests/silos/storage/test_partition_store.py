@@ -17,11 +17,11 @@ from silos.data_params import DataParams
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.io.atomic_io import restore_moved
+from silos.io.hashing import folder_digest
 from silos.storage import partition_store
 from silos.storage.manifest import read_manifest
 from silos.storage.partition_store import open_client, open_common_rows, write
 from silos.versioning.dvc_files import recorded_version
-from silos.versioning.hashing import folder_digest
 
 SCHEME = [
     {"kind": "dirichlet", "clients": 6, "alpha": 0.5, "min_rows": 5},

@@ -10,10 +10,10 @@ from silos.data_overview import overview
 from silos.data_params import DataParams
 from silos.dataset import SPLITS
 from silos.errors import UserError
+from silos.io.hashing import folder_digest
 from silos.storage import partition_store, shards
 from silos.storage.manifest import read_manifest
 from silos.storage.partition_store import open_client, write
-from silos.versioning.hashing import folder_digest
 
 
 @pytest.fixture

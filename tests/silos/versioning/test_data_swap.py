@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from silos.io.hashing import folder_digest
 from silos.versioning.data_versions import recover, replace_data
 from silos.versioning.dvc_files import record_text, recorded_version
-from silos.versioning.hashing import folder_digest
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from silos.errors import UserError
+from silos.io.hashing import folder_digest
 from silos.storage.partition_store import write
 from silos.versioning import data_versions, dvc_files
 from silos.versioning.data_versions import diff, use_version, version_log
 from silos.versioning.dvc_files import record, recorded_version
-from silos.versioning.hashing import folder_digest
 
 # is killed when DVC has written half of the new files
 KILLED = """

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from silos.errors import UserError
+from silos.io.hashing import folder_digest, listing_digest
 from silos.storage.manifest import Manifest, read_manifest
 from silos.storage.partition_store import write
 from silos.versioning import data_versions, dvc_files
 from silos.versioning.dvc_files import must_match_params, record, recorded_version, verify
-from silos.versioning.hashing import folder_digest, listing_digest
 
 HERE = Path(dvc_files.__file__).parents[2]
 

@@ -5,8 +5,9 @@ import torch
 
 from models.networks.cnn import CNN
 from models.networks.mlp import MLP
+from models.networks.statistics_context import STATISTICS
 from models.networks.wrappers.conditional_network import Bilinear, Ensemble
-from models.networks.wrappers.per_row_context import STATISTICS, PerRowContext
+from models.networks.wrappers.per_row_context import PerRowContext
 from models.prng import server_stream
 
 ROWS = (4, 1, 3)

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from silos.versioning import hashing
-from silos.versioning.hashing import file_digest, folder_digest
+from silos.io import hashing
+from silos.io.hashing import file_digest, folder_digest
 
 
 def test_the_digest_with_a_cache_follows_every_change(data, tmp_path):
