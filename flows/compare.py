@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from itertools import product
+from pathlib import Path
 
 from flows.core.console import progress
 from flows.experiments.comparison import log_comparison
@@ -282,7 +283,13 @@ def conclude(
     write_comparison_report(project, plan, comparison, curves, cost_curves)
     write_json(folder / "comparison.json", comparison)
     log_comparison.log_comparison(project, name, plan, comparison, flow_run)
-    link = prefect_artifacts.file_link(folder / REPORT)
+    _show_on_page(project, comparison, folder / REPORT)
+    return comparison
+
+
+def _show_on_page(project: Project, comparison: ComparisonResult, report: Path) -> None:
+    """Show a comparison on Prefect's page, and log its sentences."""
+    link = prefect_artifacts.file_link(report)
     prefect_artifacts.show_markdown("comparison", f"{log_comparison.note_of(project, comparison)}\n\n{link}")
     paired_sentences = [pair["sentence"] for pair in comparison["paired"]]
     for line in (
@@ -292,7 +299,6 @@ def conclude(
         *sentences_after(comparison),
     ):
         prefect_artifacts.log_artifact(line)
-    return comparison
 
 
 def run_all(

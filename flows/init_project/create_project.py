@@ -314,13 +314,7 @@ def create_project(
     """
     if file is not None and file.is_dir():
         file = file.resolve()  # gives `.` a name
-        if folder.resolve().is_relative_to(file):
-            raise UserError(
-                f"DIR: got {folder}, expected a folder outside of the images in {file}. Name another folder."
-            )
-    again = force and (folder / "params.yaml").is_file()
-    if not again:
-        _check_empty(folder, file)
+    _check_folder(folder, file, force)
     own = None if file is None or not file.exists() else folder / file.name
     has_copy = own is not None and own.exists()
     data = None if file is None else infer_schema(own if own is not None and has_copy else file, options, ask)
@@ -335,12 +329,7 @@ def create_project(
         if file is not None and own is not None and not has_copy:
             _copy(file, own)
         _ignore(folder, [] if file is None else [f"/{_git_pattern(file.name)}"])
-        if not (folder / "prefect.yaml").exists():
-            write_bytes(folder / "prefect.yaml", deployments_text().encode())
-        if ops:
-            for place, content in {"dvc.yaml": stages_text(file), **operations_texts()}.items():
-                (folder / place).parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(folder / place, content.encode())
+        _write_operations(folder, file, ops)
         replaced = _write_params(folder, point_comments_at_commands(text).encode())
         model = load_params(folder).model
         repositories = init_repositories(folder)
@@ -362,6 +351,25 @@ def create_project(
         "read": None if data is None else _describe(data),
         "network": network,
     }
+
+
+def _check_folder(folder: Path, file: Path | None, force: bool) -> None:
+    """Raise a UserError if a project cannot be made in the folder, or made again with `force`."""
+    if file is not None and file.is_dir() and folder.resolve().is_relative_to(file):
+        raise UserError(f"DIR: got {folder}, expected a folder outside of the images in {file}. Name another folder.")
+    is_again = force and (folder / "params.yaml").is_file()
+    if not is_again:
+        _check_empty(folder, file)
+
+
+def _write_operations(folder: Path, file: Path | None, ops: bool) -> None:
+    """Write prefect.yaml unless there is one, and with `ops` dvc.yaml and the files of `operations_texts`."""
+    if not (folder / "prefect.yaml").exists():
+        write_bytes(folder / "prefect.yaml", deployments_text().encode())
+    if ops:
+        for place, content in {"dvc.yaml": stages_text(file), **operations_texts()}.items():
+            (folder / place).parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(folder / place, content.encode())
 
 
 def _copy(source: Path, target: Path) -> None:

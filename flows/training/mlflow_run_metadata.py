@@ -188,19 +188,8 @@ def model_spec(
         None if the model has private weights and they may not, or if it cannot be logged, which the screen says.
     """
     manifest, personal, clients = setup.silos.manifest, model.personal, model.clients
-    network, conditioning = model.network.served, method.conditioning()
-    if not network.portable and not _is_user_code(network):
-        try:
-            weights_of_one = {**model.shared, **first_client(model.personal)}
-            network = ExportedNetwork.of(network, weights_of_one, first_client(model.context), manifest.shape)
-        except ValueError as error:
-            progress.current().say(f"the model is not logged: {error}.")
-            return None
-    if not is_bundled(network):
-        progress.current().say(
-            f"the model is not logged: its network {kind_of(network)} is defined in a plugin file, which MLflow "
-            "would not have. Let its property `served` return a built-in network that computes the same."
-        )
+    network, conditioning = _logged_network(model, manifest.shape), method.conditioning()
+    if network is None:
         return None
     context_inputs: Weights = {}  # what a client's model reads besides its weights
     scaling = setup.silos.scaling
@@ -236,6 +225,25 @@ def model_spec(
         "shared": dict(model.shared),
         "personal": {**personal, **context_inputs, **_own_scaling(setup.silos, clients)},
     }
+
+
+def _logged_network(model: Model, shape: Sequence[int]) -> Network | None:
+    """Return the network that a card describes; None if there is none, which the screen says."""
+    network = model.network.served
+    if not network.portable and not _is_user_code(network):
+        try:
+            weights_of_one = {**model.shared, **first_client(model.personal)}
+            network = ExportedNetwork.of(network, weights_of_one, first_client(model.context), shape)
+        except ValueError as error:
+            progress.current().say(f"the model is not logged: {error}.")
+            return None
+    if not is_bundled(network):
+        progress.current().say(
+            f"the model is not logged: its network {kind_of(network)} is defined in a plugin file, which MLflow "
+            "would not have. Let its property `served` return a built-in network that computes the same."
+        )
+        return None
+    return network
 
 
 def _own_scaling(silos: Silos, clients: Sequence[str]) -> Weights:

@@ -158,29 +158,21 @@ def decide(
         else [_use(advised, given), *_doubt(advised, differences, quantity, matters)]
     )
     names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if outside else NAMES
+    measured_pairs = {pair: measured for pair, measured in proof.differences.items() if POOLED not in pair}
     proved_lines = [
-        _difference(pair, measured, quantity, names, diverged, matters)
-        for pair, measured in proof.differences.items()
-        if POOLED not in pair
+        _difference(pair, measured, quantity, names, diverged, matters) for pair, measured in measured_pairs.items()
     ]
-    unknown = sum(math.isnan(measured.mean) for pair, measured in proof.differences.items() if POOLED not in pair)
+    unknown = sum(math.isnan(measured.mean) for measured in measured_pairs.values())
     if proof.exclusion and not outside and proved in proof.exclusion.differences:
         without = f"FedAvg without {listed(proof.exclusion.silos)}"
         measured = proof.exclusion.differences[proved]
         proved_lines.append(_difference((without, proved), measured, quantity, matters=matters))
         unknown += math.isnan(measured.mean)
     if is_better(POOLED, proved, differences, quantity, matters) and not outside:
-        gain = _size(differences[POOLED, proved], quantity)
-        would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
-        proved_lines.append(f"Training on pooled rows {would}: ask whether rows may be pooled.")
+        proved_lines.append(_pooled_gain(differences[POOLED, proved], quantity))
     ranges = len(proved_lines) - unknown + bool(outside)
     lines += [*proved_lines, *([_legend(quantity, ranges)] if ranges else [])]
-    over_alone = comparison.get("gains")
-    gains = over_alone["methods"].get(advised) if over_alone else None
-    if gains and gains["compared"] and not outside:
-        losers = losers_text(gains["worse"], gains["certain_worse"], gains["compared"], "silo")
-        most = _greatest_losses(gains, quantity)
-        lines.append(f"With {NAMES.get(advised, advised)}, {losers}, against training alone{most}.")
+    lines += [] if outside else _losses_by(advised, comparison, quantity)
     lines += _costs(advised, {} if outside else costs or {})  # those of FedAvg with all silos
     if not useless and not outside:  # a score of FedAvg with all silos says nothing of that without some
         lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
@@ -196,6 +188,23 @@ def decide(
         "costs": {method: cost.as_json() for method, cost in (costs or {}).items()},
         "lines": lines,
     }
+
+
+def _pooled_gain(difference: Difference, quantity: TaskMetrics) -> str:
+    gain = _size(difference, quantity)
+    would = f"would gain {gain}" if quantity.higher_is_better else f"would be better ({gain})"
+    return f"Training on pooled rows {would}: ask whether rows may be pooled."
+
+
+def _losses_by(advised: str, comparison: ComparisonConclusions, quantity: TaskMetrics) -> list[str]:
+    """Say how many silos lose by the advised method against training alone; empty if that was not compared."""
+    over_alone = comparison.get("gains")
+    gains = over_alone["methods"].get(advised) if over_alone else None
+    if not gains or not gains["compared"]:
+        return []
+    losers = losers_text(gains["worse"], gains["certain_worse"], gains["compared"], "silo")
+    most = _greatest_losses(gains, quantity)
+    return [f"With {NAMES.get(advised, advised)}, {losers}, against training alone{most}."]
 
 
 def described(advice: Advice) -> list[str]:

@@ -47,20 +47,9 @@ def predict_file(
     Raises:
         UserError: For a model, client or file that cannot be used, and for a row that the model does not take.
     """
-    source, place = project.root / input, _output(project, output)
-    if not is_there(source):
-        raise UserError(f"input: got {shown(repr(input))}, expected a file with rows. Correct the path.")
-    if place.exists() and place.samefile(source):
-        raise UserError(
-            f"--output: got {shown(repr(output))}, which holds the rows of INPUT, expected another file. Name another one."
-        )
-    file = RowFile.open(input, source, skip_bad_rows)
-    for name in keep:
-        if name not in file.column_names:
-            names = some([shown(repr(each), 40) for each in file.column_names]) or "a table"
-            raise UserError(
-                f"--keep: got {shown(repr(name))}, expected a column of {input}: {names}. Correct the name."
-            )
+    place = _output(project, output)
+    file = _open(project.root / input, input, skip_bad_rows, place, output)
+    _check_keep(keep, file)
     own = _own_clients(project, file)
     opened = open_model(project, model, _distinct([*(own or ()), client]))
     predictor = RowPredictor(project, opened, "--client")
@@ -102,6 +91,27 @@ def _output(project: Project, output: str) -> Path:
             f"--output: got {shown(repr(output))}, expected {' or '.join(_ENDINGS)}. Name a file with such an ending."
         )
     return output_file(project.root, output, getattr(project.params.data.source, "path", None), FOLDER)
+
+
+def _open(source: Path, input: str, skip_bad_rows: bool, place: Path, output: str) -> RowFile:
+    """Open the file with rows; UserError if it does not exist, or is the file to write."""
+    if not is_there(source):
+        raise UserError(f"input: got {shown(repr(input))}, expected a file with rows. Correct the path.")
+    if place.exists() and place.samefile(source):
+        raise UserError(
+            f"--output: got {shown(repr(output))}, which holds the rows of INPUT, expected another file. Name another one."
+        )
+    return RowFile.open(input, source, skip_bad_rows)
+
+
+def _check_keep(keep: Sequence[str], file: RowFile) -> None:
+    """Raise a UserError if a column to keep is not in the file."""
+    for name in keep:
+        if name not in file.column_names:
+            names = some([shown(repr(each), 40) for each in file.column_names]) or "a table"
+            raise UserError(
+                f"--keep: got {shown(repr(name))}, expected a column of {file.name}: {names}. Correct the name."
+            )
 
 
 def _own_clients(project: Project, file: RowFile) -> list[str | None] | None:

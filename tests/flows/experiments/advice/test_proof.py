@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.advise import _cost, _leg, _pace, _plan_race
+from flows.advise import _cost
 from flows.experiments.advice.advice_text import Cost
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.exclude_silos import losing_silos
@@ -20,6 +20,7 @@ from flows.experiments.advice.proof import (
     seeds_that_fit,
 )
 from flows.experiments.advice.race import Candidate, Leg, Pace, Race
+from flows.experiments.advice.race_trials import RaceTrials, leg_of, pace_of
 from flows.experiments.comparison.client_gains import ALONE
 from flows.experiments.comparison.run_trials import trial_name
 from flows.experiments.comparison.tuner import Score
@@ -66,7 +67,7 @@ def test_what_a_diagnosis_took_is_not_for_the_race(tmp_path, at_once):
     def seconds(before, pace=None):
         legs = {first.name: Leg(1, Score(0.5, 1.0), 0.5)}
         started = Race([1, 3, 9], [first], legs, before=before, pace=pace)
-        _plan_race(project, processes, 0, started, lambda *_: iter(()), 100.0)
+        RaceTrials(project, processes, 0, 100.0).plan(started)
         return started.pace, race_seconds(started, 100.0 - before, at_once)
 
     pace, of_proof = Pace(4.5, 0.5), 9 * 4.5 if at_once == 1 else 5 * 4.5
@@ -107,7 +108,7 @@ def test_minutes_that_just_suffice_are_taken_and_fewer_are_refused_with_those_th
 
 def test_the_rounds_to_come_take_the_median_of_those_trained_so_that_a_slow_first_one_counts_once(tmp_path):
     folder = write_rounds(RunFolder(tmp_path / "run"), 9.0, 0.5, 0.75, 7.0)
-    assert _pace(folder, Leg(3, None, 10.5), 9) == Pace(10.5 + 6 * 0.75, 0.75)  # round 4 is of a later leg
+    assert pace_of(folder, Leg(3, None, 10.5), 9) == Pace(10.5 + 6 * 0.75, 0.75)  # round 4 is of a later leg
 
 
 def test_the_seconds_of_a_leg_are_those_of_its_own_rounds_also_of_those_before_a_stop(tmp_path):
@@ -119,7 +120,7 @@ def test_the_seconds_of_a_leg_are_those_of_its_own_rounds_also_of_those_before_a
         (Leg(1, None, 1.0), 6.5, 6.5),  # with the start of the run
         (None, 0.5, 6.0),
     ):
-        assert _leg(folder, 3, seconds, known, metrics) == Leg(3, Score(0.75, 0.5), expected)
+        assert leg_of(folder, 3, seconds, known, metrics) == Leg(3, Score(0.75, 0.5), expected)
 
 
 def test_the_cost_of_a_run_is_the_mean_over_seeds_of_the_bytes_of_one_silo(tmp_path):
