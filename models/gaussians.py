@@ -62,11 +62,6 @@ def plus(first: Weights, second: Weights) -> dict[str, Tensor]:
     return {name: t + second[name] for name, t in first.items()}
 
 
-def minus(first: Weights, second: Weights) -> dict[str, Tensor]:
-    """Subtract natural parameters by name: the quotient of two Gaussians."""
-    return {name: t - second[name] for name, t in first.items()}
-
-
 def gaussian_names(named: Weights, suffix: str = DEVIATION) -> list[str]:
     """Return the weights that have an entry with this suffix."""
     return [name.removesuffix(suffix) for name in named if name.endswith(suffix)]
