@@ -30,14 +30,14 @@ def test_pairs_have_their_size_and_a_shift_moves_what_it_is_called_by(shift, int
 
 @pytest.mark.slow
 def test_alike_silos_are_given_a_type_as_seldom_with_least_rows_of_a_cell(intercept):
-    """Of 200 draws; the level of a test is the same whatever cells were merged."""
+    """Of 200 draws, of which chance gives about nine a type; the level of a test does not depend on merged cells."""
     found = dict.fromkeys(bench_cells.LEAST, 0)
     for draw in range(200):
         pair = bench_cells._pair("none", 300, draw, intercept)
         for least in found:
             found[least] += diagnose(pair, least)[0] != "none"
-    assert found[1] <= 8
-    assert found[10] <= 8
+    assert found[10] <= found[1] + 6  # two deviations of the difference
+    assert max(found.values()) <= 16
 
 
 def test_a_record_counts_every_draw(monkeypatch):
