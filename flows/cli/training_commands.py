@@ -228,8 +228,14 @@ def print_compare(comparison: "ComparisonResult", console: "PlainConsole") -> No
 
 def _next_command(comparison: "ComparisonResult") -> str:
     """Return what to type next: what makes a model the champion if `promote` would do it, else what finds a better one."""
+    from flows.experiments.comparison.comparison_text import sentences_first
+
     registry = comparison.get("registry")
-    if registry and (any(each["better"] for each in registry["candidates"]) or _becomes_first(comparison, registry)):
+    # nobody needs a first champion that may be no better than a constant answer, though `promote` would take it
+    is_useful = not sentences_first(comparison)
+    if registry and (
+        any(each["better"] for each in registry["candidates"]) or (is_useful and _becomes_first(comparison, registry))
+    ):
         return "siloflow promote, then siloflow predict FILE --output labels.csv"
     return "siloflow advise"
 

@@ -174,7 +174,7 @@ def _advice(params: Params, tuned: bool) -> str:
     """Name settings that may help and have not been tried."""
     ways = [] if tuned else ["`--tune`"]
     if params.evaluation.report == "last":
-        ways += ["fewer training.rounds", "evaluation.report=best"]
+        ways += ["fewer training.rounds", "`--set evaluation.report=best`"]
     if params.model.kind == "mlp" and params.model.hidden:
-        ways.append("model.hidden=[]")
+        ways.append("`--set 'model.hidden=[]'`")
     return f"try {' or '.join([', '.join(ways[:-1]), ways[-1]] if len(ways) > 1 else ways)}" if ways else ""

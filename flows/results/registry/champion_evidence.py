@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from flows.experiments.comparison.client_gains import ALONE
+from flows.experiments.comparison.comparison_text import sentences_first
 from flows.project.project import Project
 from tasks.tracking.json_io import read_json
 from tasks.tracking.result_types.comparison_result import ComparisonResult
@@ -25,12 +26,12 @@ def comparison_of(project: Project, run: str | None) -> ComparisonResult | None:
 def quote(comparison: ComparisonResult, method: str | None) -> QuotedComparison:
     """Return the comparison's name and what it says of a method.
 
-    `open_faults` are those of the data that it was trained on. `sentences` are at most three of its paired differences,
-    certain ones first; `omitted` counts the others.
+    `open_faults` are those of the data that it was trained on. `sentences` are at most three: that no method is better than
+    a constant answer, if so, and its paired differences, certain ones first; `omitted` counts the others.
     """
     about = [pair for pair in comparison["paired"] if method in (pair["method"], pair["reference"])]
     about.sort(key=lambda pair: not pair.get("distinguishable"))
-    sentences = [pair["sentence"] for pair in about]
+    sentences = [*sentences_first(comparison), *(pair["sentence"] for pair in about)]
     return {
         "experiment": comparison["experiment"],
         "open_faults": list(comparison.get("open_faults", ())),

@@ -25,6 +25,13 @@ def test_every_next_command_has_what_it_requires(comparison: dict[str, Any]) -> 
         command.make_context(name, arguments)
 
 
+def test_a_first_champion_is_no_next_step_where_no_method_is_better_than_a_constant_answer() -> None:
+    useless = {"baseline": {"sentence": 'No method is certainly better than always predicting "yes".', "paired": []}}
+    assert _next_command(ended("7") | useless) == "siloflow advise"
+    assert _next_command(ended("7") | {"baseline": {"sentence": "", "paired": []}}).startswith("siloflow promote, ")
+    assert _next_command(ended("7", "1", better=True) | useless).startswith("siloflow promote, ")
+
+
 def test_of_an_earlier_challenger_the_line_does_not_say_that_promote_takes_it() -> None:
     assert _next_command(ended("3")) == "siloflow advise"
     assert _registry_lines(ended("3"), ended("3")["registry"])[1] == (

@@ -221,8 +221,12 @@ def test_a_difference_smaller_than_what_matters_has_no_winner_and_a_small_gain_i
 @pytest.mark.parametrize(
     ("tuned", "more", "advice"),
     [
-        (False, [], "try `--tune`, fewer training.rounds, evaluation.report=best or model.hidden=[]."),
-        (True, ["model.hidden=[]"], "try fewer training.rounds or evaluation.report=best."),
+        (
+            False,
+            [],
+            "try `--tune`, fewer training.rounds, `--set evaluation.report=best` or `--set 'model.hidden=[]'`.",
+        ),
+        (True, ["model.hidden=[]"], "try fewer training.rounds or `--set evaluation.report=best`."),
         (False, ["model.hidden=[]", "evaluation.report=best"], "try `--tune`."),
         (True, ["model.hidden=[]", "evaluation.report=best"], "the inputs may not predict the target."),
     ],

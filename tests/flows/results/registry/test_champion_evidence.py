@@ -31,11 +31,12 @@ RECORD = {
         pair("ditto", None),
     ],
     "baseline": {
+        "sentence": "",
         "paired": [
             {"method": "fedavg", "better": "fedavg", "sentence": "fedavg − always"},
             {"method": "cfl", "better": "always 3", "sentence": "cfl − always 3: always 3 is better"},
             {"method": "ditto", "better": None, "sentence": "ditto − always 3: not distinguishable"},
-        ]
+        ],
     },
     "gains": {"methods": {"ifca": gain(-0.1, False), "cfl": gain(-0.2, True), "ditto": gain(0.1, True)}},
     "registry": {"candidates": [{"method": "fedavg"}, {"method": "ifca"}, {"method": "cfl"}]},
@@ -105,3 +106,5 @@ def test_at_most_three_sentences_are_quoted_certain_ones_first() -> None:
         "omitted": 2,
     }
     assert quote(RECORD, "ditto")["sentences"] == ["ditto − fedavg: None"]
+    useless = {**RECORD, "baseline": {"sentence": "No method is certainly better than always predicting 3."}}
+    assert quote(useless, "ditto")["sentences"] == [useless["baseline"]["sentence"], "ditto − fedavg: None"]
