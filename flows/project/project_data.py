@@ -72,10 +72,15 @@ class ProjectData:
         """
         key = ("verified", self.derived, self.plugins, self.params.model_dump_json())
         if key not in self.checked.results:
-            check_source(self.root, self.params)
-            self.checked.results[key] = self._in_cache() if self.derived else self._recorded()
-        silos: Silos = self.checked.results[key]
-        return silos
+            if self.derived:
+                check_source(self.root, self.params)  # before rows are read
+                self.checked.results[key] = self._in_cache()
+            else:
+                silos = self._recorded()
+                check_source(self.root, self.params)
+                self.checked.results[key] = silos
+        checked: Silos = self.checked.results[key]
+        return checked
 
     @contextmanager
     def working(self, name: str) -> Iterator[None]:

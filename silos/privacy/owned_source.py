@@ -4,6 +4,7 @@ A store belongs to a source and not to a name: the same file under another `data
 and budget.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def check_source(root: Path, data: DataParams) -> None:
             f"{_way_back(store)}"
         )
     for key, got, expected in _differences(owner, data, root, path):
-        if key not in owner.may_differ and key.partition(".")[0] not in owner.may_differ:
+        if key not in owner.may_differ and re.split(r"[.\[]", key)[0] not in owner.may_differ:
             raise RefusalError(
                 f"params.yaml: data.{key}: got {shown(got)}, expected {shown(expected)}, as the silos' owner has set in "
                 f"{where}. Set it so, or let the owner add {key} to may_differ there.{_way_back(store)}"
@@ -124,6 +125,12 @@ def _compare(prefix: str, got: Mapping[str, Any], fixed: Mapping[str, Any]) -> l
             continue
         if prefix == "" and key == "source" and isinstance(mine, dict) and isinstance(theirs, dict):
             found += _compare("source.", mine, theirs)
+        elif key == "features" and isinstance(mine, list) and isinstance(theirs, list):
+            names = [[feature["name"] for feature in each] for each in (mine, theirs)]
+            if names[0] != names[1]:
+                found.append(("features", names[0], names[1]))
+            for index, (own, other) in enumerate(zip(mine, theirs, strict=False)) if names[0] == names[1] else ():
+                found += _compare(f"features[{index}].", own, other)
         else:
             found.append((f"{prefix}{key}", mine, theirs))
     return found
