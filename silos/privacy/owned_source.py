@@ -56,11 +56,9 @@ def check_source(root: Path, data: DataParams) -> None:
         return
     owner = read_owner_file(path)
     where, kind = path.relative_to(root), _kind(owner)
-    if kind is None:
+    if kind is None or kind in PUBLIC_KINDS:  # nothing to protect; `prepare_store` gives own data a file of their own
         return
-    if kind != data.source.kind or (kind not in PUBLIC_KINDS and not _names(owner, data, root)):
-        if kind in PUBLIC_KINDS:  # nothing to protect; `prepare_store` gives own data a file of their own
-            return
+    if not _names(owner, data, root):
         theirs, mine = owner.data["source"].get("path", kind), getattr(data.source, "path", data.source.kind)
         raise RefusalError(
             f"params.yaml: data.name: got {data.name}, whose store {where.parent} belongs to the source {theirs}, expected "
@@ -71,7 +69,7 @@ def check_source(root: Path, data: DataParams) -> None:
         if key not in owner.may_differ and re.split(r"[.\[]", key)[0] not in owner.may_differ:
             raise RefusalError(
                 f"params.yaml: data.{key}: got {shown(got)}, expected {shown(expected)}, as the silos' owner has set in "
-                f"{where}. Set it so, or let the owner add {key} to may_differ there.{_way_back(store)}"
+                f"{where}. Set it so, or let the owner add {re.split(r'[.[]', key)[0] if '[' in key else key} to may_differ there.{_way_back(store)}"
             )
 
 
@@ -98,7 +96,22 @@ def _names(owner: OwnerFile, data: DataParams, root: Path) -> bool:
     mine, theirs = getattr(data.source, "path", None), owner.data["source"].get("path")
     if mine is None or theirs is None:
         return mine is theirs
-    return (root / str(mine)).resolve() == (root / str(theirs)).resolve()
+    return is_same_file(root / str(mine), root / str(theirs))
+
+
+def is_same_file(first: Path, second: Path) -> bool:
+    """Return whether two paths lead to one file or folder, by any link."""
+    if first.exists() and second.exists():
+        return first.samefile(second)
+    return first.resolve() == second.resolve()
+
+
+def check_file(root: Path, path: Path) -> None:
+    """Raise RefusalError if a file is the source of silos that do not answer `predict`, which copies columns of its rows."""
+    for file in sorted((root / "private").glob(f"[!.]*/{OWNER_FILE}")):
+        source = read_owner_file(file).data.get("source", {}).get("path")
+        if source is not None and is_same_file(path, root / str(source)):
+            check_command(file.parent, "predict", [""])
 
 
 def _differences(owner: OwnerFile, data: DataParams, root: Path, path: Path) -> list[tuple[str, object, object]]:
@@ -109,9 +122,8 @@ def _differences(owner: OwnerFile, data: DataParams, root: Path, path: Path) -> 
         raise UserError(f"{path}: data: got a section that cannot be read ({_first(error)}). Correct it.") from None
     got = data.in_full()
     if "path" in fixed["source"]:
-        fixed["source"]["path"] = got["source"][
-            "path"
-        ]  # `_names` has compared them, also if they are spelled otherwise
+        # `_names` has compared them, also if they are spelled otherwise
+        fixed["source"]["path"] = got["source"]["path"]
     if "features" not in owner.data:
         fixed["features"] = []
     return [*_compare("", got, fixed)]
@@ -123,8 +135,8 @@ def _compare(prefix: str, got: Mapping[str, Any], fixed: Mapping[str, Any]) -> l
         mine, theirs = got.get(key), fixed.get(key)
         if mine == theirs or (not mine and not theirs):
             continue
-        if prefix == "" and key == "source" and isinstance(mine, dict) and isinstance(theirs, dict):
-            found += _compare("source.", mine, theirs)
+        if prefix == "" and key in ("source", "split") and isinstance(mine, dict) and isinstance(theirs, dict):
+            found += _compare(f"{key}.", mine, theirs)
         elif key == "features" and isinstance(mine, list) and isinstance(theirs, list):
             names = [[feature["name"] for feature in each] for each in (mine, theirs)]
             if names[0] != names[1]:

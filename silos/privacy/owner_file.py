@@ -32,18 +32,18 @@ OPENED = ".opened"
 
 MOST_BINS = 1024
 
-COMMANDS = ("diagnose", "evaluate", "partition", "run", "show", "stats")
+COMMANDS = ("diagnose", "evaluate", "export", "partition", "predict", "run", "show", "stats")
 """What silos may be asked for; `run` is all training, also that of compare, tune, advise and reproduce."""
 
-MAY_DIFFER = ("scheme", "seed", "split")
-"""The keys of `data` that no owner's file fixes unless its owner adds them: how rows are dealt and split."""
+_FIXED = ("source", "features", "scheme", "split")
+"""The keys of `data` that an owner's file fixes: all but its name, and the seed of draws."""
 
 _DERIVED = ".partitions"  # of sweeps: each has its own ledgers, and the file of the data that they are made from
 _TEXT = """\
 # What may be asked of these silos, in all runs together. Only their owner changes this file: params.yaml can ask for less,
 # never for more. docs/owner.md explains each key.
-{data}may_differ: []        # what whoever asks may set otherwise under data, such as [source.drop, features]
-commands: all         # or a list of diagnose, evaluate, partition, run (all training), show, stats
+{data}may_differ: []        # what whoever asks may set otherwise under data, such as [source.drop, features, scheme, split]
+commands: all         # or a list of diagnose, evaluate, export, partition, predict, run (all training), show, stats
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
 training_rows: 1      # training rows below which a silo takes no part in training
@@ -112,13 +112,16 @@ def make_store(folder: Path, data: DataParams | None = None) -> bool:
 
 
 def _section(data: DataParams | None) -> str:
-    """Return the lines of the section `data`, which name the source and declare its features."""
+    """Return the lines of the section `data`: how rows are read, dealt and split; of public data their kind alone."""
     if data is None:
         return ""
     recipe = data.recipe()
+    if is_public(data.source):
+        return f"data:\n  source: {json.dumps({'kind': data.source.kind})}\n"
     lines = ["data:", "  source:", *(f"    {key}: {json.dumps(value)}" for key, value in recipe["source"].items())]
-    if recipe.get("features"):
-        lines += ["  features:", *(f"    - {json.dumps(feature)}" for feature in recipe["features"])]
+    for key in ("features", "scheme"):
+        lines += [f"  {key}:", *(f"    - {json.dumps(value)}" for value in recipe[key])] if recipe.get(key) else []
+    lines.append(f"  split: {json.dumps(recipe['split'])}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -311,10 +314,8 @@ def _read(path: Path, _: tuple[int, ...]) -> OwnerFile:
         got = "nothing" if content is None else shown(content)
         raise UserError(f"{path}: got {got}, expected keys with values. {_WAY_OUT}")
     data, may_differ = content.pop("data", None) or {}, content.pop("may_differ", None) or []
-    if not isinstance(data, dict) or not {*data} <= _FIXED:
-        raise UserError(
-            f"{path}: data: got {shown(data)}, expected a section of {', '.join(sorted(_FIXED))}. {_WAY_OUT}"
-        )
+    if not isinstance(data, dict) or not {*data} <= {*_FIXED}:
+        raise UserError(f"{path}: data: got {shown(data)}, expected a section of {', '.join(_FIXED)}. {_WAY_OUT}")
     if not isinstance(may_differ, list) or not all(isinstance(key, str) for key in may_differ):
         raise UserError(f"{path}: may_differ: got {shown(may_differ)}, expected a list of keys of data. {_WAY_OUT}")
     of_silos = content.pop("silos", None) or {}
@@ -323,9 +324,6 @@ def _read(path: Path, _: tuple[int, ...]) -> OwnerFile:
     every = _policy(path, "", content)
     silos = {name: _policy(path, f"silos.{name}.", {**every.model_dump(), **own}) for name, own in of_silos.items()}
     return OwnerFile(every, silos, data, tuple(may_differ))
-
-
-_FIXED = {"source", "features", *MAY_DIFFER}
 
 
 def _policy(path: Path, section: str, content: Mapping[str, object]) -> Policy:

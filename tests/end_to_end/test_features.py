@@ -67,7 +67,10 @@ def test_features_reach_disk_the_same_twice_and_a_run_that_is_refused_under_othe
     refused = folder.type("run", "fedavg", *QUICK, code=2)
     assert "params.yaml: data.features[0].high: got 3.0, expected 2.0, with which data/own was made" in refused.err
     assert "Run `siloflow partition` to make the data again" in refused.err
+    refused = folder.type("partition", code=2)
+    assert "data.features[0].high: got 3.0, expected 2.0, as the silos' owner has set in" in refused.err
+    (folder.path / "private" / "own" / "owner.yaml").unlink()  # nothing was reported yet
     other = folder.type("partition", "--json").json
     assert other["data_version"] != made["data_version"]
-    assert other["notes"] == []
+    assert len(other["notes"]) == 2, "of the owner's file"
     assert schema_of(read_manifest(place)).id != schema.id

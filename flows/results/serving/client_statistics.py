@@ -1,5 +1,6 @@
 """Compute one client's statistics on its own machine: the context that a served conditional model needs with its rows."""
 
+import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from models.statistics.statistic_base import STEADY, made_as
 from silos.cohort import Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import check_command, has_owners_view, policy_file
+from silos.privacy.report_rules import Kind
 from tasks.client_stats import describe
 from tasks.diagnosis.report_summary import open_ledger
 from tasks.execution.load_client_data import load_rows
@@ -52,7 +54,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     stack, silos = Stack((client,), 1), replace(project.silos, scaling=agreement.scaling).select([client])
     check_command(Path(project.ledgers.folder), "stats", [client])
     if manifest.raw is not None and not has_owners_view(Path(project.ledgers.folder), client):
-        _check_guard(project, client, method)
+        _check_guard(project, client, f"{reads.specs} {reads.few_rows} {agreement.scaling}")
     ((rows, statistics),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
     shape = (math.prod(manifest.shape), len(manifest.classes))
     lengths = [statistic.length(*shape) for statistic in reads.statistics]
@@ -85,7 +87,13 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     return result
 
 
-def _check_guard(project: Project, client: str, method: str) -> None:
+_STATISTICS = Kind(
+    "statistics of a client",
+    once="ask for the statistics of the first query, or let the owner set owners_view: true, read them, and set it back",
+)
+
+
+def _check_guard(project: Project, client: str, question: str) -> None:
     """Count the statistics as a report in the client's ledger, whose rows and values all reported statistics cover.
 
     Raises:
@@ -103,7 +111,9 @@ def _check_guard(project: Project, client: str, method: str) -> None:
             f"{policy_file(Path(ledger.folder))}, read them, and set it back."
         )
     groups, values = local.covered(ledger, query)
-    ledger.answer(local.version, f"statistics of {method}", lambda _: {}, groups=groups, values=values)
+    digest = hashlib.sha256(question.encode()).hexdigest()
+    # one set of statistics: each further one is another projection of the same rows
+    ledger.answer(local.version, digest, lambda _: {}, groups=groups, values=values, kind=_STATISTICS)
 
 
 def _write(project: Project, output: str, result: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ from flows.results.serving.raw_rows import RowFile, client_column, ignored_colum
 from flows.results.serving.row_predictor import ClientMismatchError, ParamsOf, RowPredictor
 from silos.errors import UserError, shown, some
 from silos.io.atomic_io import is_there, writing
+from silos.privacy.owned_source import check_file
 from tasks.tracking.json_io import output_file, unwritable
 from tasks.tracking.result_types.model_results import PredictedLabels, Predictions
 
@@ -48,6 +49,7 @@ def predict_file(
         UserError: For a model, client or file that cannot be used, and for a row that the model does not take.
     """
     place = _output(project, output)
+    check_file(project.root, project.root / input)
     file = _open(project.root / input, input, skip_bad_rows, place, output)
     _check_keep(keep, file)
     own = _own_clients(project, file)

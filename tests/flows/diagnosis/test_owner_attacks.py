@@ -13,7 +13,9 @@ from flows.diagnosis.query_clients import build_query
 from flows.partition import make
 from flows.results.serving.client_statistics import client_statistics
 from flows.training.run_context import check_allowed
+from flows.training.training_setup import training_setup
 from silos.errors import RefusalError, UserError
+from silos.privacy.owned_source import check_file
 from tasks.diagnosis.report_summary import report_summary
 from tasks.execution.task_runner import PlainRunner, map_clients
 
@@ -156,7 +158,8 @@ def test_the_column_of_patients_is_left_out(hospital):
 
 def test_public_data_are_partitioned_first_under_the_name(hospital):
     """Once, the store of digits, whose rows anyone may report, stayed that of the table after it."""
-    digits = ["data.source={kind: digits}", "data.scheme=[{kind: equal, clients: 3}]", "data.features=[]"]
+    split = "data.split={validation: 0.15, test: 0.25}"
+    digits = ["data.source={kind: digits}", "data.scheme=[{kind: equal, clients: 3}]", "data.features=[]", split]
     assert "whose store private/visits belongs to the source visits.csv" in hospital.diagnose(*digits)
     make(hospital.here.open("data.name=later", *digits))
     shutil.rmtree(hospital.folder / "private" / "visits")
@@ -236,7 +239,7 @@ def test_statistics_of_a_silo_that_lost_a_patient_are_refused(hospital):
 
 def test_an_owner_refuses_methods_that_send_gradients_of_few_rows(hospital):
     project = hospital.here.open()
-    setup = project.training_setup(0)
+    setup = training_setup(project, 0)
     check_allowed(project, "fedsgd", setup)
     hospital.owner(methods=["fedavg"])
     with pytest.raises(RefusalError, match="got fedsgd, expected one of fedavg, as the owner has set under methods"):
@@ -251,6 +254,40 @@ def test_an_owner_refuses_methods_that_send_gradients_of_few_rows(hospital):
     check_allowed(hospital.here.open("clients.leave={north: 1}"), "fedavg", setup)
 
 
+@pytest.mark.parametrize(
+    ("asked", "key"),
+    [
+        ("data.scheme=[{kind: column, column: client}, {kind: noise, sd: 20}]", "scheme"),
+        ("data.scheme=[{kind: equal, clients: 2}]", "scheme"),
+        ("data.split={validation: 0.5, test: 0.49}", "split.validation"),
+    ],
+)
+def test_rows_are_dealt_changed_or_split_in_another_way(asked, key, hospital):
+    """Once, answers under known noise were projections from which all rows followed; a split left one row to score."""
+    said = hospital.diagnose(asked)
+    assert f"data.{key}: got" in said
+    assert FIXED in said
+
+
+def test_one_set_of_statistics_is_told_of_a_version(hospital):
+    asked = "method.conditional.statistics=[{kind: class_means}]"
+    first = client_statistics(hospital.here.open(), "north", "conditional")
+    assert client_statistics(hospital.here.open(), "north", "conditional")["statistics"] == first["statistics"]
+    with pytest.raises(RefusalError, match="got a second query of the kind `statistics of a client`"):
+        client_statistics(hospital.here.open(asked), "north", "conditional")
+
+
+def test_a_link_to_the_source_has_the_same_owner_and_is_not_predicted_where_he_refuses(hospital):
+    (hospital.folder / "hard.csv").hardlink_to(hospital.folder / "visits.csv")
+    hospital.owner(commands=[])
+    for link in ("hard.csv", "visits.csv"):
+        with pytest.raises(RefusalError, match="got partition, expected one of nothing"):
+            make(hospital.here.open("data.name=v2", f"data.source.path={link}"))
+        with pytest.raises(RefusalError, match="got predict, expected one of nothing"):
+            check_file(hospital.folder, hospital.folder / link)
+    check_file(hospital.folder, hospital.folder / "params.yaml")
+
+
 def test_an_owner_keeps_the_partition_and_all_else_to_himself(hospital):
     hospital.owner(commands=[])
     with pytest.raises(
@@ -263,7 +300,7 @@ def test_an_owner_keeps_the_partition_and_all_else_to_himself(hospital):
     shown = describe_data.overview_with_figure(hospital.here.open())
     assert [client["label_shares"] for client in shown["clients"]] == [{}, {}]
     with pytest.raises(RefusalError, match="got run, expected one of nothing"):
-        check_allowed(hospital.here.open(), "fedavg", hospital.here.open().training_setup(0))
+        check_allowed(hospital.here.open(), "fedavg", training_setup(hospital.here.open(), 0))
 
 
 def test_a_kind_of_message_that_the_owner_does_not_list_does_not_leave(hospital):
