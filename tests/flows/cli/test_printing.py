@@ -35,6 +35,7 @@ CHECKOUT = {
         "serving",
         "tune",
         "intervals",
+        "cells",
         "regret",
         "races",
     ),
@@ -162,6 +163,15 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             },
         },
         2,
+    ),
+    "cells": (
+        {
+            "least_cell": 10,
+            "lines": [
+                {"shift": EVIL, "rows": 300, "draws": 50, "off": {"named": 9, "any": 9}, "on": {"named": 8, "any": 9}}
+            ],
+        },
+        1,
     ),
     "cost_to_target": (
         {
