@@ -12,7 +12,7 @@ from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.privacy.owned_source import check_partition, find_store, prepare_store, reported_nothing
 from silos.privacy.owner_file import OPENED, OWNER_FILE, has_store
-from silos.sources.source_params import Folder, is_public
+from silos.sources.source_params import Npz, Table, is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
 from silos.versioning import dvc_files, git_commands
@@ -100,7 +100,7 @@ def _prepare_store(project: Project) -> list[str]:
         f"{written.relative_to(project.root)}: made. Only the owner of these silos changes it: it says how their rows are "
         "read, and what they may be asked"
     ]
-    if getattr(data.source, "unit", None) is None and not isinstance(data.source, Folder):
+    if isinstance(data.source, Table | Npz) and data.source.unit is None:
         notes.append(
             "no data.source.unit: ten rows may be one person's, and reports guard ten rows. Where rows name persons or "
             "machines, set it before the first report"

@@ -14,6 +14,7 @@ from models.diagnosis.client_summaries.gaussian_mechanism import epsilon
 from silos import data_overview
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
+from silos.privacy.owned_source import store_of
 from silos.privacy.owner_file import has_owners_view, make_store, named_silos, policy_file
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client
@@ -47,7 +48,7 @@ def overview_with_figure(project: Project) -> ShownOverview:
     names = [entry.name for entry in entries]
     silos.check(names)
     refused: Mapping[str, str] = {}
-    if silos.manifest.raw is None or all(has_owners_view(Path(project.ledgers.folder), name) for name in names):
+    if silos.manifest.is_public or all(has_owners_view(Path(project.ledgers.folder), name) for name in names):
         overview, may_draw = data_overview.overview(silos.manifest, folder), True
     else:
         from flows.diagnosis.reported_overview import reported_overview  # imports torch
@@ -109,8 +110,10 @@ def diff(root: Path, revision: str, to: str | None) -> VersionDiff:
     if after is None:
         raise UserError("data.dvc is missing. Run `siloflow partition` to make data and record their version.")
 
-    def is_open(name: str, client: str) -> bool:
-        return has_owners_view(root / "private" / name, client)
+    def is_open(manifest: Manifest, client: str) -> bool:
+        source = manifest.params.get("source", {})
+        store = store_of(root, manifest.name, str(source.get("kind")), source.get("path"))
+        return manifest.is_public or has_owners_view(store, client)
 
     return {"before": before, "after": after, **changes.diff(root, before, after, is_open)}
 

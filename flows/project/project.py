@@ -116,7 +116,7 @@ class Project:
     @property
     def store(self) -> RunStore:
         """Return the places of what runs leave."""
-        name = find_store(self.root, self.params.data).name
+        name = self.once("store", lambda: find_store(self.root, self.params.data).name)
         return RunStore(self.root, name, self.params.tracking.uri, self.scratch)
 
     @property

@@ -56,7 +56,8 @@ class Entry:
     """One report: the query, the version of the rows, its cost ρ (0: no noise), its bytes, and its time (UTC).
 
     `earlier` is the version that prevented a report of this one. Then `answer` is the report of the earlier version, or
-    empty if that version was reported for another query. `by` is the user whose command asked.
+    empty if that version was reported for another query. `by` is the user of the process that
+    asked, a worker's if it ran there.
     """
 
     version: str

@@ -6,6 +6,7 @@ and budget.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,23 @@ from silos.sources.source_params import PUBLIC_KINDS, is_public
 def find_store(root: Path, data: DataParams) -> Path:
     """Return the store of these data's silos: the one whose owner's file names their source, or else that of `data.name`.
 
-    UserError if an owner's file cannot be read.
+    UserError if the owner's file of that name cannot be read.
     """
-    own = root / "private" / data.name
-    if is_public(data.source):
+    return store_of(root, data.name, data.source.kind, getattr(data.source, "path", None))
+
+
+def store_of(root: Path, name: str, kind: str, path: str | None) -> Path:
+    """Return the store of a source of this kind, in this file or folder; see `find_store`."""
+    own = root / "private" / name
+    if kind in PUBLIC_KINDS or (
+        (own / OWNER_FILE).is_file() and _names(read_owner_file(own / OWNER_FILE), kind, path, root)
+    ):
         return own
-    files = [own / OWNER_FILE, *sorted(own.parent.glob(f"[!.]*/{OWNER_FILE}"))]
-    named = (file.parent for file in files if file.is_file() and _names(read_owner_file(file), data, root))
-    return next(named, own)
+    for file in sorted(own.parent.glob(f"[!.]*/{OWNER_FILE}")):
+        with suppress(UserError):  # one that cannot be read stops its own silos only
+            if _names(read_owner_file(file), kind, path, root):
+                return file.parent
+    return own
 
 
 def prepare_store(root: Path, data: DataParams) -> Path | None:
@@ -58,18 +68,21 @@ def check_source(root: Path, data: DataParams) -> None:
     where, kind = path.relative_to(root), _kind(owner)
     if kind is None or kind in PUBLIC_KINDS:  # nothing to protect; `prepare_store` gives own data a file of their own
         return
-    if not _names(owner, data, root):
-        theirs, mine = owner.data["source"].get("path", kind), getattr(data.source, "path", data.source.kind)
+    path_of_source = getattr(data.source, "path", None)
+    if not _names(owner, data.source.kind, path_of_source, root):
+        theirs, mine = owner.data["source"].get("path", kind), path_of_source or data.source.kind
         raise RefusalError(
             f"params.yaml: data.name: got {data.name}, whose store {where.parent} belongs to the source {theirs}, expected "
             f"another name for {mine}. Choose another data.name, or let the owner correct data.source in {where}."
             f"{_way_back(store)}"
         )
     for key, got, expected in _differences(owner, data, root, path):
-        if key not in owner.may_differ and re.split(r"[.\[]", key)[0] not in owner.may_differ:
+        section = re.split(r"[.\[]", key)[0]
+        if not {key, section} & {*owner.may_differ}:
             raise RefusalError(
                 f"params.yaml: data.{key}: got {shown(got)}, expected {shown(expected)}, as the silos' owner has set in "
-                f"{where}. Set it so, or let the owner add {re.split(r'[.[]', key)[0] if '[' in key else key} to may_differ there.{_way_back(store)}"
+                f"{where}. Set it so, or let the owner add {section if '[' in key else key} to may_differ there."
+                f"{_way_back(store)}"
             )
 
 
@@ -81,7 +94,7 @@ def reported_nothing(store: Path) -> bool:
 def _way_back(store: Path) -> str:
     if not reported_nothing(store):
         return ""
-    return " Nothing was reported of them yet, so the owner may also delete that file: `siloflow partition` writes it again."
+    return " No ledger was opened yet, so the owner may also delete that file: `siloflow partition` writes it again."
 
 
 def _kind(owner: OwnerFile) -> str | None:
@@ -89,14 +102,14 @@ def _kind(owner: OwnerFile) -> str | None:
     return source.get("kind") if isinstance(source, dict) else None
 
 
-def _names(owner: OwnerFile, data: DataParams, root: Path) -> bool:
+def _names(owner: OwnerFile, kind: str, path: str | None, root: Path) -> bool:
     """Return whether an owner's file is of this source: of the same file or folder, or the same source of a plugin."""
-    if _kind(owner) != data.source.kind:
+    if _kind(owner) != kind:
         return False
-    mine, theirs = getattr(data.source, "path", None), owner.data["source"].get("path")
-    if mine is None or theirs is None:
-        return mine is theirs
-    return is_same_file(root / str(mine), root / str(theirs))
+    theirs = owner.data["source"].get("path")
+    if path is None or theirs is None:
+        return path is theirs
+    return is_same_file(root / path, root / str(theirs))
 
 
 def is_same_file(first: Path, second: Path) -> bool:
@@ -133,7 +146,7 @@ def _compare(prefix: str, got: Mapping[str, Any], fixed: Mapping[str, Any]) -> l
     found: list[tuple[str, object, object]] = []
     for key in [*fixed, *(key for key in got if key not in fixed)]:
         mine, theirs = got.get(key), fixed.get(key)
-        if mine == theirs or (not mine and not theirs):
+        if mine == theirs:
             continue
         if prefix == "" and key in ("source", "split") and isinstance(mine, dict) and isinstance(theirs, dict):
             found += _compare(f"{key}.", mine, theirs)

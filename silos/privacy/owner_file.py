@@ -23,13 +23,11 @@ from silos.io.atomic_io import file_stamp, write_bytes
 from silos.param_types import Name
 from silos.params_section import Section
 from silos.privacy.differencing import LEAST_ROWS
+from silos.privacy.secret import OPENED
 from silos.sources.source_params import is_public
 from silos.strict_yaml import NotYamlError, load
 
 OWNER_FILE = "owner.yaml"
-OPENED = ".opened"
-"""The folder with an empty file for each silo that has a ledger, which shows that a ledger was deleted."""
-
 MOST_BINS = 1024
 
 COMMANDS = ("diagnose", "evaluate", "export", "partition", "predict", "run", "show", "stats")
@@ -214,7 +212,7 @@ def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
 
 
 def has_owners_view(folder: Path, silo: str) -> bool:
-    """Return whether a silo's rows are read without a guard: it has no owner's file, or that says so."""
+    """Return whether `show`, `stats` and `data diff` read a silo's rows without a guard, as its owner's file says."""
     path = _file_above(folder)
     return path is not None and read_owner_file(path).of(silo).owners_view
 
@@ -316,6 +314,10 @@ def _read(path: Path, _: tuple[int, ...]) -> OwnerFile:
     data, may_differ = content.pop("data", None) or {}, content.pop("may_differ", None) or []
     if not isinstance(data, dict) or not {*data} <= {*_FIXED}:
         raise UserError(f"{path}: data: got {shown(data)}, expected a section of {', '.join(_FIXED)}. {_WAY_OUT}")
+    if data and not (isinstance(data.get("source"), dict) and "kind" in data["source"]):
+        raise UserError(
+            f"{path}: data.source: got {shown(data.get('source'))}, expected a section with a kind. {_WAY_OUT}"
+        )
     if not isinstance(may_differ, list) or not all(isinstance(key, str) for key in may_differ):
         raise UserError(f"{path}: may_differ: got {shown(may_differ)}, expected a list of keys of data. {_WAY_OUT}")
     of_silos = content.pop("silos", None) or {}

@@ -19,6 +19,9 @@ from silos.privacy.differencing import MOST_TOKEN
 REGISTER = ".rows"
 """The folder under private/ of what silos reported; no data set has this name."""
 
+OPENED = ".opened"
+"""The folder with an empty file for each silo that has a ledger, which shows that a ledger was deleted."""
+
 _BYTES = 32
 _CHUNK = 1024  # rows that are converted to float64 together
 
@@ -101,7 +104,13 @@ class Secret:
 
 def cell_secret(root: Path) -> Secret:
     """Open the secret of a project's cells, and of the register of reported rows; it is created at the first use."""
-    return register_secret(Path(root) / "private" / REGISTER)
+    folder = Path(root) / "private" / REGISTER
+    if not (folder / "secret").exists() and any(folder.parent.glob(f"[!.]*/{OPENED}/*")):
+        raise UserError(
+            f"{folder / 'secret'}, by which cells of rows are compared with those that were reported, is missing. Restore "
+            "it from a copy. Without one, let the owner move private/ away, partition and start a new record."
+        )
+    return register_secret(folder)
 
 
 def register_secret(folder: Path) -> Secret:

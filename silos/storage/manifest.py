@@ -13,6 +13,7 @@ from silos.dataset import SPLITS, ColumnarSequence, Role
 from silos.errors import UserError, near_names, some
 from silos.raw_cells import RawColumns
 from silos.schema import Feature, Schema, Task, default_features, is_table
+from silos.sources.source_params import PUBLIC_KINDS
 
 ROLES: tuple[Role, ...] = ("federated", "fresh", "unseen")  # the codes of the column `role`
 DIGEST = 16  # bytes
@@ -198,6 +199,11 @@ class Manifest:
             hint = f"Did you mean {near[0]}? The clients are" if near else "The clients are"
             raise UserError(f"client: got {name}, expected a client of data/{self.name}. {hint} {some(names, 5)}.")
         return position
+
+    @property
+    def is_public(self) -> bool:
+        """Return whether the rows are of a built-in public or simulated source, and of no owner."""
+        return self.params.get("source", {}).get("kind") in PUBLIC_KINDS
 
     @property
     def names(self) -> KeysView[str]:

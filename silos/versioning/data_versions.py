@@ -22,7 +22,7 @@ from silos.dataset import SPLITS
 from silos.errors import UserError, some
 from silos.io.atomic_io import restore_moved, write_bytes
 from silos.io.hashing import file_hashes, folder_digest, listing_digest
-from silos.storage.manifest import MANIFEST, ClientTable, empty_table, read_manifest
+from silos.storage.manifest import MANIFEST, ClientTable, Manifest, empty_table, read_manifest
 from silos.storage.partition_store import open_client, open_missing, open_units
 from silos.versioning.dvc_files import (
     DATA,
@@ -280,14 +280,19 @@ class VersionChanges(TypedDict):
     partitions: list[PartitionChange]
 
 
-def diff(root: Path, before: str, after: str, is_open: Callable[[str, str], bool] = lambda *_: False) -> VersionChanges:
+def diff(
+    root: Path,
+    before: str,
+    after: str,
+    is_open: Callable[[Manifest, str], bool] = lambda manifest, _: manifest.is_public,
+) -> VersionChanges:
     """Compare two versions of data/, ready for JSON.
 
     Args:
         root: The project's folder.
         before: The hash of a version.
         after: The hash of another.
-        is_open: Whether statistics of rows may be told of a partition and a client of it, by name, with data of one's own.
+        is_open: Whether statistics of rows of a client of a partition may be told.
 
     `silos` has a record for every client that differs, or for the first FEW of more than LISTED: name of the partition,
     client, change (added, removed, changed), and rows and label shares before and after. `partitions` counts, for each
@@ -316,8 +321,8 @@ def diff(root: Path, before: str, after: str, is_open: Callable[[str, str], bool
                         "name": name,
                         "client": client,
                         "change": changes[client],
-                        "before": older.describe(client, is_open(name, client)),
-                        "after": newer.describe(client, is_open(name, client)),
+                        "before": older.describe(client, is_open),
+                        "after": newer.describe(client, is_open),
                     }
                 )
     return result
@@ -371,11 +376,11 @@ class _VersionPartition:
         rows = self.table.rows.sum(axis=0, dtype=int).tolist()
         return {"clients": len(self.table), "rows": dict(zip(SPLITS, rows, strict=True))}
 
-    def describe(self, client: str, is_open: bool) -> ClientSide | None:
+    def describe(self, client: str, is_open: Callable[[Manifest, str], bool]) -> ClientSide | None:
         """Return rows, domain and label shares of a client; None if it is not there."""
         if client not in self.table.indices or self._manifest is None:
             return None
-        if self._manifest.raw is not None and not is_open:
+        if not is_open(self._manifest, client):
             entry = self._manifest.client(client)
             return {"domain": entry.domain, "rows": dict(entry.rows), "label_shares": {}, "mean": None}
         statistics = client_overview(self._manifest, self._folder, self._manifest.client(client))

@@ -41,7 +41,9 @@ def report_feature_pairs(
 ) -> list[FeatureCorrelations | Refusal]:
     """Report rank correlations by class, and numbers of far values: one message a stack, and one of its refusals."""
     messages: list[FeatureCorrelations | Refusal] = []
-    for answers, refusals in answers_by_stack(cohort, private, partial(_report, question=question)):
+    for answers, refusals in answers_by_stack(
+        cohort, private, partial(_report, question=question), FeatureCorrelations.__name__
+    ):
         if answers:
             parts = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers.values(), strict=True))
             messages.append(FeatureCorrelations(tuple(answers), *parts))

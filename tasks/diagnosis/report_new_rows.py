@@ -72,7 +72,7 @@ def report_new_rows(
     def answer(ledger: Ledger, local: LocalSummary) -> list[np.ndarray]:
         return _answer(ledger, local, cohort.silos, before, query, verdict, readings)
 
-    for answers, refusals in answers_by_stack(cohort, private, answer):
+    for answers, refusals in answers_by_stack(cohort, private, answer, NewRowsShift.__name__):
         reports = {client: parts for client, parts in answers.items() if parts}
         if reports:
             arrays = [torch.from_numpy(np.stack(part)) for part in zip(*reports.values(), strict=True)]

@@ -44,7 +44,7 @@ from silos.errors import RefusalError
 from silos.param_limits import EPSILON
 from silos.privacy.differencing import EVERY, IN_BINS, MOST_TOKEN, OTHER, WHOLE, ReportedGroups, Values
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.owner_file import check_command, policy_file
+from silos.privacy.owner_file import check_command, check_messages, policy_file
 from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
 from silos.row_units import count_copies, number_units, unit_weights
@@ -347,6 +347,7 @@ def answers_by_stack(
     cohort: Cohort,
     private: ClientStore,
     answer: Callable[[Ledger, LocalSummary], list[np.ndarray]],
+    kind: str,
     command: str = "diagnose",
 ) -> Iterator[tuple[dict[str, list[np.ndarray]], list[Refusal]]]:
     """Yield for each stack the answers by client, and one refusal with the reasons of the clients that may not answer."""
@@ -356,6 +357,7 @@ def answers_by_stack(
         answers, refusals = {}, {}
         for client, x, y, n in zip(stack.clients, opened.x, opened.y, counts, strict=False):
             try:
+                check_messages(Path(private.folder), [client], kind)
                 answers[client] = answer(*open_ledger(cohort.silos, private, client, x[:n], y[:n], command))
             except RefusalError as refusal:
                 refusals[client] = str(refusal)
@@ -394,7 +396,8 @@ def report_summary(
     """
     messages: list[ShiftNumbers | NoisyCounts | Refusal] = []
     report = partial(_answer, query=query, budget=budget, delta=delta)
-    for answers, refusals in answers_by_stack(cohort, private, report, command):
+    kind = NoisyCounts.__name__ if query.rho else ShiftNumbers.__name__
+    for answers, refusals in answers_by_stack(cohort, private, report, kind, command):
         if answers:
             arrays = [torch.from_numpy(np.concatenate(part)) for part in zip(*answers.values(), strict=True)]
             if query.rho:

@@ -11,7 +11,7 @@ import multiprocessing
 import time
 import traceback
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -168,10 +168,23 @@ def _timed(result: Returned, start: float) -> Returned:
 
 def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
     """Raise RefusalError for a message of a kind that the owner's file of the clients' store does not let leave."""
-    store = next((argument for argument in arguments if isinstance(argument, ClientStore)), None)
+    store = next((store for argument in arguments for store in _stores(argument)), None)
     for message in result:
-        if store is not None and isinstance(message, Message):
+        # a refusal says nothing of rows, and is how a client declines
+        if store is not None and isinstance(message, Message) and type(message).__name__ != "Refusal":
             check_messages(Path(store.folder), message.clients, type(message).__name__)
+
+
+def _stores(value: object) -> Iterator[ClientStore]:
+    """Yield the stores among an argument and its parts."""
+    if isinstance(value, ClientStore):
+        yield value
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _stores(part)
+    elif is_dataclass(value) and not isinstance(value, type | DATA_TYPES):
+        for field in fields(value):
+            yield from _stores(getattr(value, field.name))
 
 
 def _unwrap(argument: object) -> object:

@@ -53,7 +53,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     agreement = load_standardizer(project)
     stack, silos = Stack((client,), 1), replace(project.silos, scaling=agreement.scaling).select([client])
     check_command(Path(project.ledgers.folder), "stats", [client])
-    if manifest.raw is not None and not has_owners_view(Path(project.ledgers.folder), client):
+    if not manifest.is_public and not has_owners_view(Path(project.ledgers.folder), client):
         _check_guard(project, client, f"{reads.specs} {reads.few_rows} {agreement.scaling}")
     ((rows, statistics),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
     shape = (math.prod(manifest.shape), len(manifest.classes))

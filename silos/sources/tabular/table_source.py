@@ -169,12 +169,15 @@ def _cells(
     for index, (_, values) in enumerate(named):
         hashes[:, index] = _hash_cells(values)
     names = tuple(name for name, _ in named)
-    of_feature = tuple(names.index(c.name) for c, width in zip(columns, widths, strict=True) for _ in range(width))
-    return RawCells(hashes, RawColumns(names, of_feature, names.index(source.label)))
+    at = {name: index for index, name in enumerate(names)}
+    of_feature = tuple(at[column.name] for column, width in zip(columns, widths, strict=True) for _ in range(width))
+    return RawCells(hashes, RawColumns(names, of_feature, at[source.label]))
 
 
 def _hash_cells(values: pa.ChunkedArray) -> np.ndarray:
     """Return the hash of each value of a column: (rows,) uint32."""
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
     try:
         encoded = pc.dictionary_encode(values, null_encoding="encode").combine_chunks()
     except pa.ArrowNotImplementedError:  # a rare type, such as half floats
