@@ -55,7 +55,9 @@ def report_models(cohort: Cohort, private: ClientStore, design: Design) -> list[
     A client reports the models of one design for one version of its rows.
     """
     messages: list[HalfModels | Refusal] = []
-    for answers, refusals in answers_by_stack(cohort, private, partial(_report_model, design=design)):
+    for answers, refusals in answers_by_stack(
+        cohort, private, partial(_report_model, design=design), HalfModels.__name__
+    ):
         if answers:
             weights = torch.from_numpy(np.stack([weights for (weights,) in answers.values()]))
             messages.append(HalfModels(tuple(answers), weights))
@@ -129,7 +131,7 @@ def report_predictions(
         _check_products(local.client, design)
         return _report_predictions(ledger, local, design, models[local.client])
 
-    for answers, refusals in answers_by_stack(cohort, private, answer):
+    for answers, refusals in answers_by_stack(cohort, private, answer, PredictedCounts.__name__):
         if answers:
             counts = {client: torch.from_numpy(counts) for client, (counts,) in answers.items()}
             messages.append(PredictedCounts(tuple(answers), counts))

@@ -182,7 +182,7 @@ def _stores(value: object) -> Iterator[ClientStore]:
     elif isinstance(value, tuple | list):
         for part in value:
             yield from _stores(part)
-    elif is_dataclass(value) and not isinstance(value, type | DATA_TYPES):
+    elif is_dataclass(value) and not isinstance(value, (type, *DATA_TYPES)):
         for field in fields(value):
             yield from _stores(getattr(value, field.name))
 
