@@ -306,3 +306,39 @@ def test_an_owner_keeps_the_partition_and_all_else_to_himself(hospital):
 def test_a_kind_of_message_that_the_owner_does_not_list_does_not_leave(hospital):
     hospital.owner(messages=["Update"])
     assert "got ShiftNumbers, expected one of Update, as the owner has set under messages" in hospital.diagnose()
+
+
+def test_one_silo_lets_a_kind_of_message_leave_and_another_does_not(hospital):
+    hospital.owner(silos={"north": {"messages": ["Update"]}})
+    project = hospital.here.open()
+    said = run_diagnosis(project, PlainRunner())[1]["refused"]
+    assert "client north: got ShiftNumbers, expected one of Update" in said["north"]
+    assert describe_data.ledgers(project, False)["silos"][0]["exact"] == 0, "nothing is charged for what does not leave"
+
+
+def test_the_secret_of_cells_is_not_made_anew_once_silos_have_reported(hospital):
+    assert answered(hospital.diagnose())
+    (hospital.folder / "private" / ".rows" / "secret").unlink()
+    assert "by which cells of rows are compared with those that were reported, is missing" in hospital.diagnose()
+
+
+def test_versions_under_the_name_of_public_data_are_told_by_numbers_of_rows(hospital):
+    split = "data.split={validation: 0.15, test: 0.25}"
+    make(
+        hospital.here.open(
+            "data.name=v2",
+            "data.source={kind: digits}",
+            "data.scheme=[{kind: equal, clients: 3}]",
+            "data.features=[]",
+            split,
+        )
+    )
+    before = make(hospital.here.open("data.name=v2"))["data_version"]
+    hospital.save(table()[2:])
+    after = make(hospital.here.open("data.name=v2"))["data_version"]
+    sides = [
+        change[side]
+        for change in describe_data.diff(hospital.folder, before, after)["silos"]
+        for side in ("before", "after")
+    ]
+    assert {json.dumps([side["label_shares"], side["mean"]]) for side in sides} == {"[{}, null]"}

@@ -34,7 +34,7 @@ def test_each_client_that_differs_is_told_of_with_how(shards, version, tmp_path,
     monkeypatch.setattr(partition_store, "SHARD", 2)
     before = version({"a": 1, "b": 2, "c": 3, "d": 4})
     after = version({"a": 1, "c": 9, "d": 4, "e": 2})
-    found = data_versions.diff(tmp_path, before, after)
+    found = data_versions.diff(tmp_path, before, after, lambda *_: True)
     assert [(s["client"], s["change"]) for s in found["silos"]] == [("b", "removed"), ("c", "changed"), ("e", "added")]
     (_, changed, added) = found["silos"]
     assert changed["before"]["mean"] == pytest.approx(0.5)

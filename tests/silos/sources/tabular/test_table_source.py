@@ -278,3 +278,15 @@ def test_decimals_of_one_number_are_one_class_and_a_code_keeps_its_zeros(read):
         "9007199254740993",
     ]
     assert read("a;y\n1;1\n2;1000\n3;1.000\n", decimal=",").classes == ["1", "1000"]
+
+
+def test_cells_are_hashed_as_they_came_whatever_the_kind_of_the_column(read):
+    columns = {"a": [17.0, 2.5, None], "y": ["u", "v", "u"]}
+    of_text = read({**columns, "kind": pa.array(["v", None, "u"])}, missing={"fill": 0}).cells
+    of_categories = read({**columns, "kind": pa.array(["v", None, "u"]).dictionary_encode()}, missing={"fill": 0}).cells
+    of_csv = read("a,y,kind\n17,u,v\n2.5,v,\n,u,u\n", missing={"fill": 0}, categorical=["a"]).cells
+    assert of_text.columns.names == ("a", "y", "kind")
+    for other in (of_categories, of_csv):
+        assert (other.hashes == of_text.hashes).all()
+    assert of_text.hashes[2, 0] == of_text.hashes[1, 2] == 0, "empty cells"
+    assert len({*of_text.hashes[:2, 0].tolist()}) == 2
