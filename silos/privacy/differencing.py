@@ -326,7 +326,9 @@ def _merged_groups(before: Sequence[str], after: Sequence[str]) -> dict[str, int
 def _chunks(before: Values, after: Values) -> Iterator[list[str]]:
     """Yield the columns that differ, some at a time."""
     chunk, size = list[str](), 0
-    for name in (name for name in after.columns if name in before.columns and not _same(name, before, after)):
+    # cells of other bins are other cells; of common values they are refused (`other_bins`)
+    both = [name for name in after.columns if name in before.columns and _has_same_bins(name, before, after)]
+    for name in (name for name in both if not _same(name, before, after)):
         parts = [values.column(name) for values in (before, after)]
         added = sum(int(part.stop - part.start) for part in parts)
         if chunk and size + added > _CHUNK:
@@ -335,6 +337,11 @@ def _chunks(before: Values, after: Values) -> Iterator[list[str]]:
         chunk, size = [*chunk, name], size + added
     if chunk:
         yield chunk
+
+
+def _has_same_bins(name: str, before: Values, after: Values) -> bool:
+    column = name.removesuffix(IN_BINS)
+    return column == name or before.bins.get(column) == after.bins.get(column)
 
 
 def _same(name: str, before: Values, after: Values) -> bool:

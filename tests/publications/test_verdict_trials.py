@@ -234,7 +234,7 @@ def test_other_seeds_are_other_pairs_and_the_same_seed_gives_the_same_counts(swe
 
 
 def test_settings_change_no_pair_and_are_refused(sweep):
-    with pytest.raises(UserError, match="draws pairs of clients, which no setting changes; drop --set"):
+    with pytest.raises(UserError, match="draws pairs of clients, which no setting changes; drop `--set`"):
         sweep(overrides=["training.rounds=1"])
 
 

@@ -25,6 +25,7 @@ def test_a_model_is_scored_on_the_present_version_and_was_trained_on_that_of_its
         params=SimpleNamespace(data=SimpleNamespace(name="digits")),
         silos=silos,
         data=SimpleNamespace(working=lambda _: nullcontext()),
+        ledgers=SimpleNamespace(folder=str(tmp_path / "private" / "digits")),
     )
     quantity = TASK_METRICS["classification"]
     about = {"method": "fedavg", "seed": 0, "round": 3}
