@@ -222,8 +222,9 @@ def _not_allowed(path: Path | None, silos: Sequence[str], key: str, got: str, wa
     who = f"client {silos[0]}" if silos[0] else "silos"
     more = f" (and {len(silos) - 1} more)" if len(silos) > 1 else ""
     listed = getattr(read_owner_file(path).of(silos[0]), key)
+    expected = f"one of {', '.join(listed)}" if listed else "nothing"
     return RefusalError(
-        f"{who}{more}: got {got}, expected one of {', '.join(listed) or 'nothing'}, as the owner has set "
+        f"{who}{more}: got {got}, expected {expected}, as the owner has set "
         f"under {key} in {path}. {way_out}, or let the owner change it."
     )
 
