@@ -206,7 +206,7 @@ def test_what_a_diagnosis_costs_is_measured_on_laws_that_are_found(monkeypatch):
     assert found["laws_found"]
     assert found["pairs"] == 20 * 19 // 2
     assert found["bytes_of_a_client"] == {
-        "told": 4 * (1 + 4 + 10 * (33 + 5) * 5) + 4 * (2 * 45 * 5 + 2 * 10),
+        "told": 4 * (1 + 4 + 10 * (33 + 5) * 5 + 10 * 33) + 4 * (2 * 45 * 5 + 2 * 10),
         "rows": 4 * 600 * 11,
     }
 
