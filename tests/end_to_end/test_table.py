@@ -55,7 +55,7 @@ def test_a_csv_is_partitioned_shown_compared_and_diagnosed(folder: Any) -> None:
     )
     compared = folder.type("compare", "local_only", "fedavg", *SET, *quick, "--json").json
     assert compared["data_version"] == made["data_version"]
-    policy = folder.path / "private" / "visits" / "policy.yaml"  # thirty rows have few cells of ten
+    policy = folder.path / "private" / "visits" / "owner.yaml"  # thirty rows have few cells of ten
     policy.write_text(policy.read_text().replace("least_cell: 10", "least_cell: 1"))
     found = folder.type("diagnose", *SET, "--json").json
     assert found["ranking"][0]["feature"] == "age"

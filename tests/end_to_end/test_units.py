@@ -41,7 +41,7 @@ def study(
     (folder.path / "runs").mkdir()
     shutil.copy(databases / "mlflow.db", folder.path / "runs")
     partitioned = folder.type("partition", "--json").json
-    (policy,) = (folder.path / "private").glob("*/policy.yaml")  # 36 patients have too few for two cells of ten
+    (policy,) = (folder.path / "private").glob("*/owner.yaml")  # 36 patients have too few for two cells of ten
     policy.write_text(policy.read_text().replace("least_cell: 10", "least_cell: 1"))
     return {
         "folder": folder,
