@@ -79,7 +79,7 @@ def test_hospitals_that_are_alike_do_not_differ_and_rows_count_as_patients(study
     }
     (pair,) = found["pairs"]
     assert (found["unit"], found["repeats"]) == ("patient_id", [])
-    assert pair["types"] == []
+    assert (pair["types"], pair["undetermined"]) == ([], False)
     assert all(36 <= rows < 288 for rows in pair["rows"])
 
 
