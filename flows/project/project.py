@@ -76,7 +76,14 @@ class Project:
 
     def with_overrides(self, overrides: Sequence[str]) -> "Project":
         """Derive the project with more overrides: the same object for the same overrides while data/ is locked."""
-        return self.derive([*self.overrides, *overrides], self.derived) if overrides else self
+        if not overrides:
+            return self
+
+        def make() -> "Project":
+            file = self.own_file.with_overrides(overrides)  # the project's own are not read again
+            return replace(self, params=Project.of(file, self.root).params, file=file)
+
+        return self.once(("with_overrides", *overrides), make)
 
     def derive(self, overrides: Sequence[str], derived: bool) -> "Project":
         """Derive the project with `overrides` instead of its own; see `open`.

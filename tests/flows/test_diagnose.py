@@ -34,6 +34,11 @@ def test_breast_cancer_split_by_texture_differs_in_its_inputs_alone_and_in_textu
         "split": {"validation": 0, "test": 0},
     }
     overrides = [f"data.{key}={json.dumps(value)}" for key, value in data.items()]
+    owner = (
+        tmp_path / "private" / "cancer" / "owner.yaml"
+    )  # in cells of ten rows, a label that inputs decide has few cells
+    owner.parent.mkdir(parents=True)
+    owner.write_text("least_cell: 1\n")
     _, report = run_diagnosis(Project.open(overrides, tmp_path, derived=True), PlainRunner())
     assert [pair["types"] for pair in report["pairs"]] == [["feature"]] * 3
     assert [line["feature"] for line in report["ranking"][:2]] == ["worst texture", "texture error"]

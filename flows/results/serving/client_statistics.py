@@ -1,6 +1,7 @@
 """Compute one client's statistics on its own machine: the context that a served conditional model needs with its rows."""
 
 import hashlib
+import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -54,7 +55,9 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     stack, silos = Stack((client,), 1), replace(project.silos, scaling=agreement.scaling).select([client])
     check_command(Path(project.ledgers.folder), "stats", [client])
     if not manifest.is_public and not has_owners_view(Path(project.ledgers.folder), client):
-        _check_guard(project, client, f"{reads.specs} {reads.few_rows} {agreement.scaling}")
+        _check_guard(
+            project, client, json.dumps([reads.specs, reads.few_rows, agreement.scaling.as_json()], default=str)
+        )
     ((rows, statistics),) = describe(silos, stack, reads.statistics, reads.few_rows == "refuse")
     shape = (math.prod(manifest.shape), len(manifest.classes))
     lengths = [statistic.length(*shape) for statistic in reads.statistics]
