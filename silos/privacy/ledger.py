@@ -394,7 +394,7 @@ def _serialized(arrays: Mapping[str, np.ndarray]) -> tuple[str, bytes]:
 
 def _user() -> str:
     try:
-        return pwd.getpwuid(os.getuid()).pw_name  # not by the environment, which whoever asks may set
+        return pwd.getpwuid(os.getuid()).pw_name  # not by the environment, which can be set
     except KeyError:  # a container's user without a name
         return f"user {os.getuid()}"
 

@@ -53,7 +53,7 @@ def prepare_store(root: Path, data: DataParams) -> Path | None:
 
 
 def check_partition(root: Path, data: DataParams) -> None:
-    """Raise RefusalError if the owner's file does not let whoever asks partition the source, or read it so."""
+    """Raise RefusalError if the owner's file does not allow `partition`, or fixes another reading of the source."""
     check_command(find_store(root, data), "partition", [""])
     check_source(root, data)
 

@@ -40,7 +40,7 @@ _DERIVED = ".partitions"  # of sweeps: each has its own ledgers, and the file of
 _TEXT = """\
 # What may be asked of these silos, in all runs together. Only their owner changes this file: params.yaml can ask for less,
 # never for more. docs/owner.md explains each key.
-{data}may_differ: []        # what whoever asks may set otherwise under data, such as [source.drop, features, scheme, split]
+{data}may_differ: []        # more keys of data that params may set otherwise, such as [source.drop, features, scheme, split]
 commands: all         # or a list of diagnose, evaluate, export, partition, predict, run (all training), show, stats
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
@@ -163,13 +163,7 @@ def policy_of_run(folder: Path, client: str) -> Policy:
 
 def check_command(folder: Path, command: str, silos: Iterable[str]) -> None:
     """Raise RefusalError if one of these silos does not answer a command; folder: their store, or that of a run."""
-    path = _file_above(folder)
-    owner = None if path is None else read_owner_file(path)
-    if owner is None or not owner.restricts("commands"):
-        return
-    refusing = [silo for silo in silos if not owner.of(silo).allows("commands", command)]
-    if refusing:
-        raise _not_allowed(path, refusing, "commands", command, "Ask for something else")
+    _check_listed(folder, silos, "commands", command, "Ask for something else")
 
 
 def check_training(folder: Path, method: str, rows: Iterable[tuple[str, int]]) -> None:
@@ -202,13 +196,18 @@ def check_training(folder: Path, method: str, rows: Iterable[tuple[str, int]]) -
 
 def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
     """Raise RefusalError if one of these silos does not let messages of a kind leave; folder: that of a run."""
+    _check_listed(folder, clients, "messages", kind, "Use a method that sends none")
+
+
+def _check_listed(folder: Path, silos: Iterable[str], key: Listed, got: str, way_out: str) -> None:
+    """Raise RefusalError if one of these silos does not list `got` under a key of its owner's file."""
     path = _file_above(folder)
     owner = None if path is None else read_owner_file(path)
-    if owner is None or not owner.restricts("messages"):
+    if owner is None or not owner.restricts(key):
         return
-    refusing = [silo for silo in clients if not owner.of(silo).allows("messages", kind)]
+    refusing = [silo for silo in silos if not owner.of(silo).allows(key, got)]
     if refusing:
-        raise _not_allowed(path, refusing, "messages", kind, "Use a method that sends none")
+        raise _not_allowed(path, refusing, key, got, way_out)
 
 
 def has_owners_view(folder: Path, silo: str) -> bool:
@@ -276,7 +275,7 @@ class OwnerFile:
         every: What holds for all silos.
         silos: What holds for single ones.
         data: The keys of `data` that are fixed, as written; empty if there are none.
-        may_differ: The keys under `data` that whoever asks may set otherwise.
+        may_differ: The keys under `data` that params may set otherwise.
     """
 
     every: Policy

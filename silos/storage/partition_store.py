@@ -41,7 +41,7 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
     """Build the silos of `params` in `folder`, and replace the folder at once.
 
     The bytes are the same on any machine, but for the keyed hashes of cells that data of one's own have: they depend on a
-    secret under private/. So nobody who knows the other rows can confirm a guess of a row by the version's hash.
+    secret under private/. So the hash of a version confirms no guess of a row.
 
     If the process is killed, the old folder or the new one remains; the next call cleans up the rest.
 
@@ -102,24 +102,23 @@ def open_units(folder: Path, entries: Iterable[ClientEntry], split: str) -> np.n
 
     They are private: no message holds them.
     """
-    units = []
-    for entry in entries:
-        path = Path(folder) / entry.file
-        with reading(path, f"client {entry.name}") as file:
-            if f"{split}_unit" in file.keys():  # noqa: SIM118
-                units.append(read_tensor(path, file, entry, split, "unit"))
-    return np.concatenate(units) if units else None
+    return _open_optional(folder, entries, split, "unit")
 
 
 def open_cells(folder: Path, entries: Iterable[ClientEntry], split: str) -> np.ndarray | None:
     """Return the keyed hashes of the cells that rows of one split were made from: (rows, columns) uint32; None without."""
-    cells = []
+    return _open_optional(folder, entries, split, "cells")
+
+
+def _open_optional(folder: Path, entries: Iterable[ClientEntry], split: str, kind: str) -> np.ndarray | None:
+    """Return a tensor that files may lack, one entry's rows after another's; None if none has it."""
+    parts = []
     for entry in entries:
         path = Path(folder) / entry.file
         with reading(path, f"client {entry.name}") as file:
-            if f"{split}_cells" in file.keys():  # noqa: SIM118
-                cells.append(read_tensor(path, file, entry, split, "cells"))
-    return np.concatenate(cells) if cells else None
+            if f"{split}_{kind}" in file.keys():  # noqa: SIM118
+                parts.append(read_tensor(path, file, entry, split, kind))
+    return np.concatenate(parts) if parts else None
 
 
 def open_common_units(folder: Path, manifest: Manifest, split: str) -> np.ndarray | None:

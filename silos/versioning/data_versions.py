@@ -292,7 +292,7 @@ def diff(
         root: The project's folder.
         before: The hash of a version.
         after: The hash of another.
-        is_open: Whether statistics of rows of a client of a partition may be told.
+        is_open: Whether statistics of the rows of a client may be returned.
 
     `silos` has a record for every client that differs, or for the first FEW of more than LISTED: name of the partition,
     client, change (added, removed, changed), and rows and label shares before and after. `partitions` counts, for each

@@ -1,4 +1,4 @@
-"""Whoever asks may run any command with any params, and not write private/: attacks that got rows of a table once."""
+"""An asker may run any command with any params, and not write private/: attacks that got rows of a table once."""
 
 import csv
 import json
@@ -197,7 +197,7 @@ def test_under_noise_equal_bytes_do_not_tell_that_no_row_changed(hospital):
 
 
 def test_the_hash_of_a_version_confirms_no_guess(hospital, world_at, tmp_path):
-    """Whoever knows all rows but one value makes the version of each guess; without the secret none is equal."""
+    """An attacker who knows all rows but one value makes the version of each guess; without the secret none is equal."""
     version = make(hospital.here.open())["data_version"]
     guess = Hospital(world_at(tmp_path / "elsewhere"))
     guess.save(table())

@@ -167,7 +167,7 @@ def test_who_comes_later_or_is_held_out_does_not_tell(folder, play_run, raw):
 
 
 def let_the_owner_look(project):
-    """Statistics of a version are told once, but to the owner."""
+    """Statistics of a version are reported once, except to the owner."""
     owner = policy_file(Path(project.ledgers.folder))
     owner.parent.mkdir(parents=True, exist_ok=True)
     owner.write_text("owners_view: true\n")
