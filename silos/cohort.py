@@ -141,6 +141,34 @@ class Silos:
             self.index(name)
         return replace(self, clients=tuple(clients))
 
+    def by_place(self) -> dict[str, "Silos"]:
+        """Return the clients of each place, in the order of `clients`; a single part, named "", if all rows lie here.
+
+        UserError for a pooled client with members of several places.
+        """
+        names = list(self.manifest.places)
+        if not names:
+            return {"": self}
+        places = self.manifest.place_of_file[self._table.file[self._table_indices]]
+        if self.pooled and len(set(places.tolist())) == 1:
+            return {names[int(places[0])]: self}
+        if self.pooled:
+            raise UserError(
+                f"client {self.clients[0][:40]}: got rows of {len(set(places.tolist()))} places, expected those of one. Rows "
+                "do not leave their place, so no method that pools them runs. Choose another method."
+            )
+        parts = {}
+        for index in np.unique(places).tolist():
+            parts[names[index]] = self.select(list(compress(self.clients, (places == index).tolist())))
+        return parts
+
+    def only_place(self) -> str:
+        """Return the place of the clients, "" if all rows lie here; UserError for clients of several places."""
+        first, *others = self.by_place()
+        if others:
+            raise UserError(f"client {self.clients[0]}: got clients of several places, expected those of one.")
+        return first
+
     def pool(self) -> "Silos":
         """Return one client that owns the rows of all, in their order; a single client is returned unchanged."""
         if len(self.clients) == 1:

@@ -167,11 +167,20 @@ def _by_split(counts: np.ndarray) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What lies at one place: the digest of its own manifest, and its files."""
+
+    part: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The contents of a folder of silos: a row has `shape` and `dtype` (uint8 or float32), with labels in `classes`.
 
     `common` counts the rows that no client owns, by split; `left_out` counts the rows that the scheme dropped.
     Regression has no classes. `features` describes a table's columns; see `schema_of`. `raw` describes the stored cells.
+    `places` says what lies at each place, by its name; it is empty if all rows lie here.
     """
 
     name: str
@@ -185,6 +194,7 @@ class Manifest:
     task: Task = "classification"
     features: tuple[Feature, ...] = ()
     raw: RawColumns | None = None
+    places: dict[str, Part] = field(default_factory=dict)
 
     def client(self, name: str) -> ClientEntry:
         """Return the entry of one client."""
@@ -204,6 +214,12 @@ class Manifest:
     def is_public(self) -> bool:
         """Return whether the rows are of a built-in public or simulated source, and of no owner."""
         return self.params.get("source", {}).get("kind") in PUBLIC_KINDS
+
+    @cached_property
+    def place_of_file(self) -> np.ndarray:
+        """Return the index in `places` of each file of the table, 0 without places: (files,) int64."""
+        places = {file: index for index, part in enumerate(self.places.values()) for file in part.files}
+        return np.array([places.get(file, 0) for file in self.clients.files], np.int64)
 
     @property
     def names(self) -> KeysView[str]:
@@ -262,9 +278,14 @@ def read_manifest(folder: Path, earlier: str = "") -> Manifest:
             task=content.get("task", "classification"),
             features=tuple(Feature.model_validate(feature) for feature in content.get("features", ())),
             raw=_raw_columns(content["raw"]) if "raw" in content else None,
+            places={place: _part(part) for place, part in sorted(content.get("places", {}).items())},
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error!r}). {WAYS_BACK}") from error
+
+
+def _part(content: dict[str, Any]) -> Part:
+    return Part(str(content["part"]), tuple(map(str, content["files"])))
 
 
 def _raw_columns(content: dict[str, Any]) -> RawColumns:
@@ -294,6 +315,8 @@ def to_json(manifest: Manifest) -> bytes:
         content["features"] = [feature.written() for feature in manifest.features]
     if manifest.raw:
         content["raw"] = asdict(manifest.raw)
+    if manifest.places:
+        content["places"] = {place: asdict(part) for place, part in manifest.places.items()}
     return (json.dumps(content, sort_keys=True, indent=1) + "\n").encode()
 
 

@@ -33,7 +33,7 @@ from prefect_dask import DaskTaskRunner  # noqa: E402
 class DaskWorkers(Workers):
     """Workers of a Dask cluster, which runs the tasks of a dead worker again by itself."""
 
-    is_remote = True
+    is_remote = is_pickled = True
 
     def __init__(self, count: int, say: Say, address: str | None) -> None:
         super().__init__(count, say)

@@ -225,6 +225,8 @@ def map_clients(
 def cohort_calls(silos: Silos, stack: int, workers: int, *args: object, **options: object) -> list[Call]:
     """Make the calls of a step that runs on all clients, one for each cohort; see `bind_arguments`.
 
+    No stack or cohort has clients of two places, wherever the step runs: results depend on who shares a stack.
+
     Args:
         silos: The clients.
         stack: The most clients of a stack.
@@ -232,8 +234,14 @@ def cohort_calls(silos: Silos, stack: int, workers: int, *args: object, **option
         args: Arguments of the step after the cohort.
         options: Keyword arguments of the step.
     """
-    cohorts = assign_stacks(silos, make_stacks(silos, even_stack_size(len(silos.clients), stack)), workers)
-    return [bind_arguments(cohort, args, options) for cohort in cohorts]
+    parts = silos.by_place().values()
+    return [
+        bind_arguments(cohort, args, options)
+        for part in parts
+        for cohort in assign_stacks(
+            part, make_stacks(part, even_stack_size(len(part.clients), stack)), max(1, workers // len(parts))
+        )
+    ]
 
 
 def bind_arguments(cohort: Cohort, args: tuple[object, ...], options: Mapping[str, object]) -> Call:

@@ -38,6 +38,7 @@ class Workers:
     """Worker threads of this process."""
 
     is_remote = False  # whether tasks run in other processes
+    is_pickled = False  # whether Prefect sends tasks and their arguments there
 
     def __init__(self, count: int, say: Say) -> None:
         self.count = count
@@ -46,9 +47,9 @@ class Workers:
 
     def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
         """Run the task on each of these arguments in parallel; return the results in order."""
-        if self.is_remote:
+        if self.is_pickled:
             pickle_modules_by_name()
-        with _without_interrupts(), _WholeSettings.now() if self.is_remote else nullcontext():
+        with _without_interrupts(), _WholeSettings.now() if self.is_pickled else nullcontext():
             futures = [self._start().submit(task, _by_name(task, *call)) for call in calls]
         return [future.result() for future in futures]
 
@@ -78,7 +79,7 @@ class Workers:
 class Processes(Workers):
     """A pool of processes of this machine; if one dies, the step is run again in a new pool."""
 
-    is_remote = True
+    is_remote = is_pickled = True
 
     def __init__(self, count: int, say: Say) -> None:
         super().__init__(count, say)

@@ -1,0 +1,136 @@
+"""The parts of data that lie at several places: cut them, read their digests, and merge their manifests without rows."""
+
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from silos.errors import UserError, counted, shown
+from silos.storage.manifest import (
+    COLUMNS,
+    COMMON,
+    MANIFEST,
+    ClientTable,
+    Manifest,
+    Part,
+    read_manifest,
+    to_bytes,
+    to_json,
+)
+
+_SAME = ("task", "classes", "shape", "dtype", "features", "raw", "common")
+"""What the parts of one set of data have in common."""
+
+
+def part_digest(folder: Path) -> str:
+    """Return the digest of a part: of its manifest and of its columns, which hold the digest of each client's rows."""
+    content = b"".join((Path(folder) / file).read_bytes() for file in (MANIFEST, COLUMNS))
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def cut_part(folder: Path, target: Path, clients: Sequence[str]) -> None:
+    """Write the part of a folder of silos that holds these clients' rows, to simulate a place.
+
+    Args:
+        folder: The whole data, in which each client has its own files.
+        target: A new folder.
+        clients: The clients, in any order.
+
+    Raises:
+        UserError: If a file also holds rows of other clients.
+    """
+    manifest = read_manifest(folder)
+    chosen = np.array(sorted(manifest.index(client) for client in clients), np.int64)
+    table = manifest.clients
+    files = np.unique(table.file[chosen])
+    if np.isin(table.file, files).sum() != len(chosen):
+        raise UserError(f"{folder}: got a file with rows of several clients, expected one of each. Cut at most 128 clients.")
+    part = ClientTable(
+        domains=table.domains,
+        files=tuple(table.files[index] for index in files),
+        names=tuple(table.names[index] for index in chosen),
+        file=np.searchsorted(files, table.file[chosen]).astype(np.int32),
+        **{name: getattr(table, name)[chosen] for name in ("domain", "role", "rows", "digest")},
+    )
+    target.mkdir(parents=True)
+    for file in (*part.files, *([COMMON] if manifest.common else [])):
+        shutil.copy(Path(folder) / file, target / file)
+    (target / COLUMNS).write_bytes(to_bytes(part))
+    (target / MANIFEST).write_bytes(to_json(replace(manifest, clients=part)))
+
+
+def merge_parts(name: str, params: Mapping[str, Any], folders: Mapping[str, Path]) -> Manifest:
+    """Merge the manifests of places; no row is read.
+
+    Clients are in the order of their places' names, and a file is named after its place.
+
+    Args:
+        name: The name of the data.
+        params: The recipe of the coordinator's data.
+        folders: Of each place a folder with its manifest and columns.
+
+    Raises:
+        UserError: If parts differ in what a row is, or two places have a client of one name.
+    """
+    parts = {place: read_manifest(folder) for place, folder in sorted(folders.items())}
+    (first, agreed), *_ = parts.items()
+    owner_of: dict[str, str] = {}
+    for place, part in parts.items():
+        for key in _SAME:
+            mine, theirs = getattr(part, key), getattr(agreed, key)
+            if mine != theirs:
+                raise UserError(
+                    f"place {place}: {key}: got {shown(repr(mine))}, expected {shown(repr(theirs))}, as at place {first}. "
+                    "Let both owners set the same data.features and data.source, and make their parts again."
+                )
+        for client in part.clients.names:
+            if client in owner_of:
+                raise UserError(
+                    f"client {client}: got it at places {owner_of[client]} and {place}, expected it at one. Let one owner "
+                    "rename it."
+                )
+            owner_of[client] = place
+    return replace(
+        agreed,
+        name=name,
+        params=dict(params),
+        clients=_merge_tables({place: part.clients for place, part in parts.items()}),
+        left_out=sum(part.left_out for part in parts.values()),
+        places={
+            place: Part(part_digest(folders[place]), tuple(file_at(place, file) for file in part.clients.files))
+            for place, part in parts.items()
+        },
+    )
+
+
+def file_at(place: str, file: str) -> str:
+    """Return the name by which the coordinator lists a place's file."""
+    return f"{place}.{file}"
+
+
+def described(manifest: Manifest) -> str:
+    """Say what a part holds, in words."""
+    rows = int(manifest.clients.rows.sum())
+    return f"{counted(len(manifest.clients), 'silo')} of {counted(rows, 'row')}"
+
+
+def _merge_tables(tables: Mapping[str, ClientTable]) -> ClientTable:
+    domains = {domain: code for code, domain in enumerate(sorted({d for t in tables.values() for d in t.domains}))}
+    columns: dict[str, list[np.ndarray]] = {field.name: [] for field in fields(ClientTable)[3:]}
+    files: list[str] = []
+    for place, table in tables.items():
+        codes = np.array([domains[domain] for domain in table.domains], np.int32)
+        values = {"domain": codes[table.domain], "file": table.file + np.int32(len(files))}
+        for name, parts in columns.items():
+            parts.append(values.get(name, getattr(table, name)))
+        files += [file_at(place, file) for file in table.files]
+    return ClientTable(
+        domains=tuple(domains),
+        files=tuple(files),
+        names=tuple(name for table in tables.values() for name in table.names),
+        **{name: np.concatenate(parts) for name, parts in columns.items()},
+    )

@@ -1,0 +1,1 @@
+"""Steps at places: the rows stay there, and no code comes in."""

@@ -1,0 +1,58 @@
+"""The steps and functions that a place offers by name: those of siloflow's own tasks, and no others."""
+
+import functools
+import importlib
+import inspect
+import pkgutil
+import typing
+from collections.abc import Callable, Mapping
+from types import FunctionType, MappingProxyType
+from typing import Any
+
+import tasks
+from tasks import regroup
+from tasks.execution.prefect_tasks import ClientStep
+
+_WITHOUT_STEPS = ("tasks.tracking", "tasks.execution", "tasks.places")
+
+
+@functools.cache
+def client_steps() -> Mapping[str, ClientStep[Any]]:
+    """Return all client steps of tasks/, by name."""
+    found: dict[str, ClientStep[Any]] = {}
+    for module in pkgutil.walk_packages(tasks.__path__, "tasks."):
+        if module.name.startswith(_WITHOUT_STEPS):
+            continue
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, ClientStep) and value.fn.__module__ == module.name:
+                assert value.name not in found, f"{value.name}: two steps have this name"
+                found[value.name] = value
+    return MappingProxyType(found)
+
+
+@functools.cache
+def offered_functions() -> Mapping[str, Callable[..., Any]]:
+    """Return the functions that a step may be passed, by name: the evidence by which clients are clustered."""
+    return MappingProxyType(
+        {
+            name: value
+            for name, value in vars(regroup).items()
+            if isinstance(value, FunctionType)
+            and not name.startswith("_")
+            and regroup.EvidenceQuery in typing.get_type_hints(value).values()
+        }
+    )
+
+
+@functools.cache
+def parameters_of(step: str) -> Mapping[str, object]:
+    """Return the types of a step's parameters, by name."""
+    function = inspect.unwrap(client_steps()[step].fn)
+    hints = typing.get_type_hints(function)
+    return MappingProxyType({name: hints[name] for name in inspect.signature(function).parameters})
+
+
+@functools.cache
+def returned_by(step: str) -> object:
+    """Return the type of a step's messages."""
+    return typing.get_type_hints(inspect.unwrap(client_steps()[step].fn))["return"]

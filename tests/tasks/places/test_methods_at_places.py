@@ -1,0 +1,50 @@
+"""Every method ends with the same bits at places as on one machine, and with no row at the coordinator."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flows.core.plugin_loader import PluginFiles
+from flows.methods.base import find_method, method_names
+from flows.methods.round_context import RoundContext
+from flows.training.trainer import play_method_round
+from silos.errors import UserError
+from silos.storage.manifest import COLUMNS, COMMON, MANIFEST
+from tasks.evaluate import evaluate
+from tasks.execution.task_runner import PlainRunner
+
+CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
+PLACES = [["lyon", "oslo", "one"], ["rome", "same"]]
+SOON = {"selective": {"local_rounds": 1}, "selective_authors": {"local_rounds": 1}, "flux": {"warm_up": 1}}
+BUNDLED = PluginFiles(Path()).load([])
+
+
+@pytest.mark.parametrize("method", [name for name in method_names(BUNDLED) if name != "pooled"])
+def test_a_method_has_the_same_weights_and_scores(method, make_problem, separate, at_places, stores):
+    page = find_method(method, BUNDLED)(**SOON.get(method, {}))
+    setup = make_problem(CLIENTS)
+    try:
+        page.init(setup)
+    except UserError:
+        setup = make_problem(CLIENTS, silos={"common": ["validation"]})
+    apart = separate(setup.silos, PLACES)
+    here = play(page, replace(setup, silos=apart.together), PlainRunner(), stores("here"))
+    there = play(page, replace(setup, silos=apart.listed), at_places(apart), stores("there"))
+    assert there == here
+    folder = Path(apart.listed.folder)
+    assert {file.name for file in folder.iterdir()} <= {MANIFEST, COLUMNS, COMMON}
+    assert not [*Path(stores("there").folder).rglob("*.safetensors")], "private state stays at places"
+
+
+def play(page, setup, runner, store):
+    setup = replace(setup, stack=2)
+    state, scores = page.init(setup), []
+    for number in (1, 2, 3):
+        context = RoundContext(number, setup, setup.silos.clients, (), runner, store)
+        state, _ = play_method_round(page, state, context)
+    model = page.model(state, setup)
+    silos = setup.silos.select(model.clients) if model.clients else None
+    for message in context.map_clients(evaluate, model, silos, training=setup.training, keep_outcomes=True):
+        scores += [message.clients, {name: sums.tolist() for name, sums in message.sums.items()}, message.outcomes]
+    return state.sha256(), repr(scores)
