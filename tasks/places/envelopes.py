@@ -139,19 +139,7 @@ class PrivateKey:
         key = Ed25519PrivateKey.generate()
         form = serialization.PrivateFormat.PKCS8
         content = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
-        try:
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(temporary, path)  # unlike a rename, it fails if there is a file
-        except FileExistsError:
-            raise UserError(f"{path}: got a file, expected none. Use its key, or move it away.") from None
-        finally:
-            temporary.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        write_secret(path, content)
         return cls(key)
 
     @classmethod
@@ -177,6 +165,23 @@ class PrivateKey:
     def sign(self, content: bytes) -> bytes:
         """Return the signature of the content, always the same."""
         return self._key.sign(content)
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Write a new file that its owner alone can read; UserError if there is a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}")
+    try:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        path.hardlink_to(temporary)  # unlike a rename, it fails if there is a file
+    except FileExistsError:
+        raise UserError(f"{path}: got a file, expected none. Use its key, or move it away.") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def seal(key: PrivateKey, header: Header, body: bytes) -> bytes:
