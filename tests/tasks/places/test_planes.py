@@ -10,7 +10,9 @@ import pytest
 from silos.errors import UserError
 from tasks.places.planes import CHUNK, FolderPlane, HttpsPlane, PlaneAwayError, PlaneRefusalError, open_plane
 
-WRONG_KEYS = ("", "/", "/etc/passwd", "../to/north/a", "to/../../a", "to/north/../a", "to//a", "to/north/.a", "to/north/", "to/north/a\n", "to/north/a b", "to/north/é", "C:\\a", "to/north/" + "a" * 151, "to/north/%2e%2e", "~/a")  # fmt: skip
+PATHS = ("", "/", "/etc/passwd", "../to/north/a", "to/../../a", "to/north/../a", "to//a", "to/north/", "~/a", "C:\\a")
+NAMES = (".a", "a\n", "a b", "é", "a" * 151, "%2e%2e", "a\0", "a*", "a?b", "a#b")
+WRONG_KEYS = (*PATHS, *(f"to/north/{name}" for name in NAMES))
 
 
 class Ends:
