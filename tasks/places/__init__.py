@@ -1,1 +1,1 @@
-"""Steps at places: the rows stay there, and no code comes in."""
+"""Carry signed messages of bytes between a coordinator and its places: envelopes, planes, sessions and a broker."""

@@ -1,104 +1,101 @@
-"""Silos cut into places, and a runner that asks places in this process."""
+"""A real broker on loopback with TLS, and keys of a coordinator and two places."""
 
-import shutil
-from collections.abc import Callable, Mapping, Sequence
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from silos.client_store import ClientStore
-from silos.cohort import Silos
-from silos.privacy.owner_file import make_store
-from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, read_manifest, to_bytes, to_json
-from silos.storage.places import cut_part, file_at, merge_parts, part_digest
-from tasks.places.answer_steps import answer_step
-from tasks.places.codec import Place
-from tasks.places.place_workers import ask_place
-from tasks.places.step_list import offered_functions
+from tasks.places.broker import COORDINATOR, add_token, make_certificate
+from tasks.places.envelopes import PrivateKey
+from tasks.places.planes import HttpsPlane
+
+SERVE = Path(__file__).with_name("serve_loopback.py")
+CHECKOUT = Path(__file__).parents[3]
+LIMIT = 64 * 2**20
+
+
+def start(*arguments: object, **environment: str) -> subprocess.Popen[bytes]:
+    env = {**os.environ, "PYTHONPATH": str(CHECKOUT), **environment}
+    return subprocess.Popen([sys.executable, str(SERVE), *map(str, arguments)], env=env)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait(60)
 
 
 @dataclass
-class Separate:
-    """The same silos in one folder (`together`), as the coordinator lists them (`listed`), and at `places`."""
+class Broker:
+    """A process that may be killed and started again at the same address."""
 
-    together: Silos
-    listed: Silos
-    places: Mapping[str, Place]
-    asked: list[tuple[str, str, bytes]] = field(default_factory=list)
-
-    def ask(self, place: str) -> Callable[[str, bytes], bytes]:
-        def send(step: str, content: bytes) -> bytes:
-            self.asked.append((place, step, content))
-            return answer_step(step, content, self.places[place])
-
-        return send
-
-
-@dataclass(frozen=True)
-class PlacesRunner:
-    """Asks places in this process: the protocol `Runner`."""
-
-    separate: Separate
-    when: str = ""
+    home: Path
+    port: int
+    limit: int = LIMIT
+    tokens: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
 
     @property
-    def workers(self) -> int:
-        return len(self.separate.places)
+    def folder(self) -> Path:
+        return self.home / "broker"
 
-    def map_cohorts(self, task, calls):
-        asks = {place: self.separate.ask(place) for place in self.separate.places}
-        return [ask_place(asks, task.name, args, options) for args, options in calls]
+    @property
+    def address(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
 
-    def run_on_server(self, task, *args):
-        return task.fn(*args)
+    @property
+    def certificate(self) -> Path:
+        return self.home / "tls.pem"
 
+    def start(self) -> None:
+        self.process = start("broker", self.folder, self.port, self.certificate, self.home / "tls.key", self.limit)
+        ends = time.monotonic() + 60
+        while time.monotonic() < ends and self.process.poll() is None:
+            with socket.socket() as tried:
+                if tried.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.05)
+        raise AssertionError("the broker does not listen")
 
-@pytest.fixture
-def separate(tmp_path: Path) -> Callable[[Silos, Sequence[Sequence[str]]], Separate]:
-    """Cuts silos into places "a", "b", ... with these clients."""
+    def kill(self) -> None:
+        assert self.process is not None
+        end(self.process)
 
-    def cut(silos: Silos, clients: Sequence[Sequence[str]]) -> Separate:
-        whole, root = Path(silos.folder), tmp_path / "apart"
-        folders = {chr(ord("a") + index): root / chr(ord("a") + index) for index in range(len(clients))}
-        for folder, names in zip(folders.values(), clients, strict=True):
-            cut_part(whole, folder / "data", names)
-            make_store(folder / "private" / "store")
-        merged = merge_parts("merged", {}, {place: folder / "data" for place, folder in folders.items()})
-        for name in ("together", "coordinator"):
-            (root / name / "data").mkdir(parents=True)
-            (root / name / "data" / COLUMNS).write_bytes(to_bytes(merged.clients))
-            (root / name / "data" / MANIFEST).write_bytes(to_json(merged))
-            if merged.common:
-                shutil.copy(whole / COMMON, root / name / "data" / COMMON)
-        for place, folder in folders.items():
-            for file in read_manifest(folder / "data").clients.files:
-                shutil.copy(folder / "data" / file, root / "together" / "data" / file_at(place, file))
-        version = f"{tmp_path.name}-{len(clients)}"
-        together, listed = (Silos.open(root / name / "data", version) for name in ("together", "coordinator"))
-        places = {
-            place: Place(
-                Silos.open(folder / "data", version),
-                part_digest(folder / "data"),
-                folder / "private" / "store",
-                offered_functions(),
-            )
-            for place, folder in folders.items()
-        }
-        return Separate(together, listed, places)
-
-    return cut
+    def plane(self, name: str = COORDINATOR, limit_bytes: int = LIMIT, patience: float = 30) -> HttpsPlane:
+        return HttpsPlane(self.address, self.certificate, self.tokens[name], limit_bytes, patience)
 
 
-@pytest.fixture
-def at_places() -> type[PlacesRunner]:
-    return PlacesRunner
+def make_broker(home: Path) -> Broker:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        broker = Broker(home, free.getsockname()[1])
+    make_certificate(broker.certificate, home / "tls.key", "127.0.0.1")
+    broker.tokens = {name: add_token(broker.folder, name) for name in (COORDINATOR, "north", "south")}
+    broker.start()
+    return broker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory) -> Iterator[Broker]:
+    broker = make_broker(tmp_path_factory.mktemp("broker"))
+    yield broker
+    broker.kill()
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> Callable[[str], ClientStore]:
-    def make(name: str) -> ClientStore:
-        make_store(tmp_path / name / "private" / "store")
-        return ClientStore(str(tmp_path / name / "private" / "store"))
+def own_broker(tmp_path) -> Iterator[Broker]:
+    """A broker that a test may kill."""
+    broker = make_broker(tmp_path)
+    yield broker
+    broker.kill()
 
-    return make
+
+@pytest.fixture(scope="session")
+def keys(tmp_path_factory) -> dict[str, PrivateKey]:
+    folder = tmp_path_factory.mktemp("keys")
+    return {name: PrivateKey.create(folder / f"{name}.pem") for name in (COORDINATOR, "north", "south")}

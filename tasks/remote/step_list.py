@@ -13,7 +13,7 @@ import tasks
 from tasks import regroup
 from tasks.execution.prefect_tasks import ClientStep
 
-_WITHOUT_STEPS = ("tasks.tracking", "tasks.execution", "tasks.places")
+_WITHOUT_STEPS = ("tasks.tracking", "tasks.execution", "tasks.places", "tasks.remote")
 
 
 @functools.cache

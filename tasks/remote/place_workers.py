@@ -11,7 +11,7 @@ from silos.cohort import Cohort
 from silos.errors import UserError, some
 from tasks.execution.prefect_tasks import OpaqueArgument
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
-from tasks.places.answer_steps import pack_call, read_answer
+from tasks.remote.answer_steps import pack_call, read_answer
 
 Ask = Callable[[str, bytes], bytes]
 """Sends a place the name of a step and its arguments, and returns the answer."""

@@ -4,8 +4,8 @@ import inspect
 from collections.abc import Mapping
 
 from silos.errors import DivergedError, MethodError, RefusalError, UserError
-from tasks.places.codec import NotPlainError, Place, pack, unpack, unpack_call
-from tasks.places.step_list import client_steps, offered_functions, parameters_of, returned_by
+from tasks.remote.codec import NotPlainError, Place, pack, unpack, unpack_call
+from tasks.remote.step_list import client_steps, offered_functions, parameters_of, returned_by
 
 _ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind

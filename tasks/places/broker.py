@@ -1,0 +1,411 @@
+"""The broker: keeps messages of a coordinator and its places on disk until they are taken, and serves them by HTTPS.
+
+It knows each side by a token, and each side reaches only its own boxes. It cannot read what is encrypted nor forge what
+is signed. A message is acknowledged after it is on disk under its name.
+"""
+
+import asyncio
+import datetime
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import re
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import uvicorn
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+from silos.errors import shown
+from silos.io.atomic_io import file_stamp, sync_folder, write_bytes
+from silos.io.locks import exclusive_lock, in_turn
+from tasks.places.envelopes import write_secret
+from tasks.places.planes import CHUNK, LONG_POLL, MOST_BYTES
+
+COORDINATOR = "coordinator"
+"""The name of the coordinator's token; no place has it."""
+
+_NAME = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,149}"
+_KEY = re.compile(rf"(to|from)/({_NAME})/({_NAME})")
+_PREFIX = re.compile(rf"(to|from)/({_NAME})/({_NAME})?")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_LEAST_BYTES = 4096  # that a file counts, however small: a disk has room for a bounded number of them
+
+
+class _RefusedError(Exception):
+    """A request is refused, with a status and a sentence."""
+
+    def __init__(self, status: int, sentence: str):
+        super().__init__(sentence)
+        self.status = status
+
+
+@dataclass
+class _Message:
+    """A whole message: its size, and its sha256 if it is known since the start."""
+
+    size: int
+    digest: str = ""
+
+
+class _Store:
+    """Messages in folders `messages/` and, until they are whole, `incoming/`; a box is a folder `to/PLACE` or `from/PLACE`.
+
+    The names of whole messages are also in memory. Bytes of both folders count against the limit of a place.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int, place_bytes: int):
+        self._folder, self._limit, self._place_limit = folder, limit_bytes, place_bytes
+        self._boxes: dict[str, dict[str, _Message]] = {}
+        self._used: Counter[str] = Counter()
+        self._news: dict[str, asyncio.Event] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        for path in sorted(folder.glob("*/*/*/*")):
+            kind, *parts = path.relative_to(folder).parts
+            if kind == "messages":
+                self._boxes.setdefault("/".join(parts[:2]), {})[parts[2]] = _Message(path.stat().st_size)
+            self._used[parts[1]] += _counted(path.stat().st_size)
+
+    async def add(self, key: str, size: int, digest: str, offset: int, chunk: bytes) -> tuple[int, int]:
+        """Append a chunk to a message; return the status, and how many bytes of the message there are."""
+        if size > self._limit:
+            raise _RefusedError(413, f"message: got {size:,} bytes, expected at most {self._limit:,}. Send less.")
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            have = await self.have(key, size, digest)
+            if self._find(key) is not None:
+                return 201, have
+            if offset != have or have + len(chunk) > size:
+                return 409, have
+            part = self._part(key, digest)
+            self._reserve(key.split("/")[1], len(chunk), part)
+            part.parent.mkdir(parents=True, exist_ok=True)
+            before = _size_of(part)
+            try:
+                with part.open("ab") as file:
+                    file.write(chunk)
+            finally:
+                self._count(key, before, _size_of(part))
+            if have + len(chunk) < size:
+                return 200, have + len(chunk)
+            if not await asyncio.to_thread(_is_whole, part, digest):  # as after a power cut
+                self._remove(key, part)
+                return 409, 0
+            return 201, await self._publish(key, part, _Message(size, digest))
+
+    async def have(self, key: str, size: int, digest: str) -> int:
+        """Return how many bytes of a message there are; refuse it if the key is written with others."""
+        if (message := self._find(key)) is None:
+            return _size_of(self._part(key, digest)) or 0
+        if message.size == size and not message.digest:
+            with suppress(FileNotFoundError):
+                message.digest = await asyncio.to_thread(_digest, self._path(key))
+        if (message.size, message.digest) != (size, digest):
+            raise _RefusedError(412, f"{key}: got other bytes, expected a key to be written once.")
+        return size
+
+    async def first(self, prefix: str, wait: float) -> tuple[str, int] | None:
+        """Return the first key that begins with a prefix, and its size; wait for one."""
+        box, _, start = prefix.rpartition("/")
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + wait
+        while True:
+            name = min((n for n in self._boxes.get(box, ()) if n.startswith(start)), default=None)
+            if name is not None:
+                return f"{box}/{name}", self._boxes[box][name].size
+            try:
+                await asyncio.wait_for(self._news.setdefault(box, asyncio.Event()).wait(), ends - loop.time())
+            except TimeoutError:
+                return None
+
+    def read(self, key: str, offset: int) -> bytes:
+        """Return a chunk of a whole message."""
+        with self._path(key).open("rb") as file:
+            file.seek(offset)
+            return file.read(CHUNK)
+
+    def drop(self, key: str) -> None:
+        """Delete a message, and what came of it."""
+        box, _, name = key.rpartition("/")
+        if self._boxes.get(box, {}).pop(name, None):
+            self._remove(key, self._path(key))
+        for part in self._parts(box, name):
+            self._remove(key, part)
+
+    async def _publish(self, key: str, part: Path, message: _Message) -> int:
+        box, _, name = key.rpartition("/")
+        path = self._path(key)
+
+        def rename() -> None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.replace(path)
+            sync_folder(path.parent)
+            sync_folder(path.parent.parent)
+
+        await asyncio.to_thread(rename)
+        self._boxes.setdefault(box, {})[name] = message
+        for other in self._parts(box, name):
+            self._remove(key, other)
+        if (event := self._news.pop(box, None)) is not None:
+            event.set()
+        return message.size
+
+    def _reserve(self, place: str, more: int, kept: Path) -> None:
+        """Refuse bytes above the limit of a place; first, delete other messages of it that are not whole."""
+        needed = self._place_limit - _counted(more)
+        if self._used[place] > needed:
+            for way in ("to", "from"):
+                for part in self._parts(f"{way}/{place}", ""):
+                    if part != kept:
+                        self._remove(f"{way}/{place}/", part)
+        if self._used[place] > needed:
+            raise _RefusedError(
+                507,
+                f"{place}: got a full box, expected at most {self._place_limit:,} bytes. Take messages, or raise it.",
+            )
+
+    def _find(self, key: str) -> _Message | None:
+        box, _, name = key.rpartition("/")
+        return self._boxes.get(box, {}).get(name)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / "messages" / key
+
+    def _part(self, key: str, digest: str) -> Path:
+        return self._folder / "incoming" / f"{key}~{digest}"  # no key has a tilde
+
+    def _parts(self, box: str, name: str) -> Iterator[Path]:
+        return (self._folder / "incoming" / box).glob(f"{name or '*'}~*")
+
+    def _remove(self, key: str, path: Path) -> None:
+        size = _size_of(path)
+        path.unlink(missing_ok=True)
+        self._count(key, size, None)
+
+    def _count(self, key: str, before: int | None, after: int | None) -> None:
+        self._used[key.split("/")[1]] += _counted(after) - _counted(before)
+
+
+def broker_app(
+    folder: Path, tokens: Mapping[str, str], limit_bytes: int = MOST_BYTES, place_bytes: int = 16 * 2**30
+) -> FastAPI:
+    """Return the broker as an application.
+
+    A place puts under `from/PLACE/` and takes under `to/PLACE/`; the coordinator does the reverse for every place. Both
+    may drop what they put and what they took.
+
+    Args:
+        folder: where messages lie; one process uses it at a time.
+        tokens: the `hash_token` of the coordinator and of each place by name; looked up at each request.
+        limit_bytes: the most bytes of a message.
+        place_bytes: the most bytes on disk of a place's messages in both directions.
+    """
+    store = _Store(folder, limit_bytes, place_bytes)
+
+    def know(key: str, request: Request) -> None:
+        """Refuse an unknown sender, and keys that the sender may not use, before the body is read."""
+        _check_right(_who(request.headers.get("authorization", ""), tokens), request.method, key)
+
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, dependencies=[Depends(know)])
+
+    @app.exception_handler(_RefusedError)
+    async def refuse(request: Request, error: _RefusedError) -> Response:
+        return JSONResponse({"refused": str(error)}, error.status)
+
+    @app.exception_handler(OSError)
+    async def fail(request: Request, error: OSError) -> Response:
+        """Let the sender try again: as a rule, the disk is full."""
+        return JSONResponse({"refused": f"broker: got {shown(str(error), 200)}. Check its disk."}, 503)
+
+    @app.put("/messages/{key:path}")
+    async def put(key: str, size: int, sha256: str, offset: int, request: Request) -> Response:
+        chunk = bytearray()
+        async for part in request.stream():
+            chunk += part
+            if len(chunk) > CHUNK:
+                raise _RefusedError(413, f"chunk: got over {CHUNK:,} bytes. Send it in several.")
+        _check_sent(size, sha256, offset)
+        status, have = await store.add(key, size, sha256, offset, bytes(chunk))
+        return Response(status_code=status, headers={"x-have": str(have)})
+
+    @app.head("/messages/{key:path}")
+    async def head(key: str, size: int, sha256: str) -> Response:
+        _check_sent(size, sha256)
+        return Response(headers={"x-have": str(await store.have(key, size, sha256))})
+
+    @app.get("/messages/{key:path}")
+    async def get(key: str, offset: int = 0, wait: float = 0) -> Response:
+        if offset < 0 or not 0 <= wait <= LONG_POLL:
+            raise _RefusedError(400, f"query: got offset {offset}, wait {wait}, expected from 0, 0 to {LONG_POLL}.")
+        found = await store.first(key, wait)
+        if found is None:
+            return Response(status_code=204)
+        headers = {"x-key": found[0], "x-size": str(found[1])}
+        return Response(store.read(found[0], offset), headers=headers, media_type="application/octet-stream")
+
+    @app.delete("/messages/{key:path}")
+    async def drop(key: str) -> Response:
+        store.drop(key)
+        return Response(status_code=204)
+
+    return app
+
+
+def serve_broker(
+    folder: Path, host: str, port: int, certificate: Path, key: Path, limit_bytes: int = MOST_BYTES
+) -> None:
+    """Serve the broker of a folder by HTTPS until the process is stopped; `add_token` lets sides in meanwhile."""
+    with exclusive_lock(folder):
+        uvicorn.run(
+            broker_app(folder, TokenFile(folder), limit_bytes),
+            host=host,
+            port=port,
+            ssl_certfile=certificate,
+            ssl_keyfile=str(key),
+            log_level="warning",
+            server_header=False,
+            timeout_keep_alive=3 * LONG_POLL,
+            timeout_graceful_shutdown=1,  # long polls would hold it
+        )
+
+
+class TokenFile(Mapping[str, str]):
+    """The hashes of tokens by name, as they are now in a broker's folder."""
+
+    def __init__(self, folder: Path):
+        self._path, self._stamp = folder / "tokens.json", (0, 0, 0, 0)
+        self._hashes: dict[str, str] = {}
+
+    def __getitem__(self, name: str) -> str:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
+
+    def _read(self) -> dict[str, str]:
+        try:
+            if (stamp := file_stamp(self._path)) != self._stamp:
+                self._hashes, self._stamp = json.loads(self._path.read_text(encoding="utf-8")), stamp
+        except FileNotFoundError:
+            return {}
+        return self._hashes
+
+
+def add_token(folder: Path, name: str) -> str:
+    """Let a place, or the coordinator, in: return its new token, and keep the hash in a broker's folder."""
+    token = secrets.token_urlsafe(32)
+    _change_tokens(folder, lambda hashes: hashes | {name: hash_token(token)})
+    return token
+
+
+def remove_token(folder: Path, name: str) -> None:
+    """Let a place in no more; its messages stay."""
+    _change_tokens(folder, lambda hashes: {n: h for n, h in hashes.items() if n != name})
+
+
+def hash_token(token: str) -> str:
+    """Return what a broker stores of a token; a token is random, so that no salt is needed."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def make_certificate(certificate: Path, key: Path, host: str) -> None:
+    """Write a new self-signed certificate for a host name or an IP address, and its key (PEM).
+
+    It is valid at any time: places accept this certificate alone, and their clocks may be wrong.
+    """
+    private = ec.generate_private_key(ec.SECP256R1())
+    public = private.public_key()
+    try:
+        name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        name = x509.DNSName(host)
+    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host[:64])])
+    usage = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign"), False
+    )
+    signed = (
+        x509.CertificateBuilder(subject, subject, public, x509.random_serial_number())
+        .not_valid_before(datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC))
+        .not_valid_after(datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC))
+        .add_extension(x509.SubjectAlternativeName([name]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(
+            x509.KeyUsage(
+                digital_signature=True, key_cert_sign=True, encipher_only=False, decipher_only=False, **usage
+            ),
+            critical=True,
+        )
+        .add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(public), critical=False)
+        .sign(private, hashes.SHA256())
+    )
+    form, encoding = serialization.PrivateFormat.PKCS8, serialization.Encoding.PEM
+    write_secret(key, private.private_bytes(encoding, form, serialization.NoEncryption()))
+    write_bytes(certificate, signed.public_bytes(encoding))
+
+
+def _change_tokens(folder: Path, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    with in_turn(folder / ".tokens"):
+        hashes = change(dict(TokenFile(folder)))
+        write_bytes(folder / "tokens.json", json.dumps(hashes, indent=1).encode())
+
+
+def _who(authorization: str, tokens: Mapping[str, str]) -> str:
+    digest = hash_token(authorization.removeprefix("Bearer "))
+    for name, known in tokens.items():
+        if hmac.compare_digest(known, digest):
+            return name
+    raise _RefusedError(401, "token: got an unknown one, expected that of a place or the coordinator. Join again.")
+
+
+def _check_right(who: str, method: str, key: str) -> None:
+    """Refuse a key that is no plain name, or that the sender may not use in this way."""
+    if (parts := (_PREFIX if method == "GET" else _KEY).fullmatch(key)) is None:
+        raise _RefusedError(400, f"key: got {shown(key)!r}, expected to/PLACE/NAME or from/PLACE/NAME.")
+    way, place, _ = parts.groups()
+    own = who in (COORDINATOR, place)
+    sends = way == ("to" if who == COORDINATOR else "from")
+    if not own or (method != "DELETE" and sends != (method in ("PUT", "HEAD"))):
+        raise _RefusedError(403, f"{method} {shown(key)}: got the token of {who}, expected another. Use your own box.")
+
+
+def _check_sent(size: int, digest: str, offset: int = 0) -> None:
+    if not 0 <= offset <= size or _HASH.fullmatch(digest) is None:
+        raise _RefusedError(400, f"query: got offset {offset}, size {size}, sha256 {shown(digest)}. Send all three.")
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    """Flush a file to disk; return whether it has this sha256."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+    return _digest(path) == digest
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
+def _counted(size: int | None) -> int:
+    return 0 if size is None else max(size, _LEAST_BYTES)
