@@ -9,12 +9,13 @@ from flows.orchestration.flow_decorator import from_overrides, project_flow
 from flows.project.project import Project
 from flows.project.project_data import SOURCE_HASHES, exclusive_data_access
 from silos.dataset import SPLITS
-from silos.errors import UserError
+from silos.errors import UserError, counted
 from silos.privacy.owned_source import check_partition, find_store, prepare_store, reported_nothing
-from silos.privacy.owner_file import OPENED, OWNER_FILE, has_store
-from silos.sources.source_params import Npz, Table, is_public
+from silos.privacy.owner_file import OPENED, OWNER_FILE, copy_policies, has_store
+from silos.sources.source_params import AtPlaces, Npz, Table, is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
+from silos.storage.manifest import COMMON, Manifest
 from silos.versioning import dvc_files, git_commands
 from silos.versioning.data_versions import partition_files
 from tasks.tracking import prefect_artifacts
@@ -42,7 +43,7 @@ def make(project: Project) -> PartitionResult:
         notes += _prepare_store(project)
         with progress.saying_if_long(f"making data/{data.name}"):
             hashes = content_hashes(data.source, project.root)  # first: a file that changes meanwhile counts as changed
-            manifest = partition_store.write(folder, data, project.root, notes.append)
+            manifest = _write(project, folder, notes)
         before = dvc_files.recorded_version(project.root)
         with progress.saying_if_long("recording data/ with DVC"):
             after = dvc_files.record(project.root)
@@ -64,6 +65,24 @@ def make(project: Project) -> PartitionResult:
     }
 
 
+def _write(project: Project, folder: Path, notes: list[str]) -> Manifest:
+    """Write the data from their source, or what places say that they hold."""
+    data = project.params.data
+    if not isinstance(data.source, AtPlaces):
+        return partition_store.write(folder, data, project.root, notes.append)
+    from tasks.remote.gather_parts import write_listing  # imported here: it needs torch
+
+    manifest, policies = partition_store.replace_folder(
+        folder, lambda new: write_listing(project.root, new, data.name, data.recipe(), folder / COMMON)
+    )
+    copy_policies(find_store(project.root, data), policies)
+    notes += [
+        f"place {place}: {counted(len(part.files), 'file')} of rows, which stay there"
+        for place, part in manifest.places.items()
+    ]
+    return manifest
+
+
 def _keep_from_git(project: Project) -> list[str]:
     """Let git ignore what silos keep private, and return notes: on lines that .gitignore got, and on a file with rows."""
     notes, path = [], getattr(project.params.data.source, "path", None)
@@ -82,6 +101,8 @@ def _keep_from_git(project: Project) -> list[str]:
 def _prepare_store(project: Project) -> list[str]:
     """Make the silos' own store, unless they had data here before: then it is missing, and only their owner replaces it."""
     data = project.params.data
+    if isinstance(data.source, AtPlaces):  # each place has a store of its own
+        return []
     store = find_store(project.root, data)
     name, where = data.name, store.relative_to(project.root)
     if not has_store(store) and not reported_nothing(store):

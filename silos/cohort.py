@@ -154,8 +154,8 @@ class Silos:
             return {names[int(places[0])]: self}
         if self.pooled:
             raise UserError(
-                f"client {self.clients[0][:40]}: got rows of {len(set(places.tolist()))} places, expected those of one. Rows "
-                "do not leave their place, so no method that pools them runs. Choose another method."
+                f"client {self.clients[0][:40]}: got rows of {len(set(places.tolist()))} places, expected those of one. "
+                "Rows do not leave their place, so no method that pools them runs. Choose another method."
             )
         parts = {}
         for index in np.unique(places).tolist():
@@ -226,6 +226,12 @@ def _check_hash(folder: str, version: str, file: str, md5: str | None, content: 
 
 def _changed(folder: str, version: str, file: str, content: str, error: OSError | None = None) -> UserError:
     path = f"{folder}/{file}"
+    place = next((name for name, part in read_manifest(Path(folder)).places.items() if file in part.files), "")
+    if place and not Path(path).exists():
+        return UserError(
+            f"{path}{content} is not here: its rows lie at place {place}, and do not leave it. Set runner.kind to places, "
+            "or run the command there."
+        )
     fault = f"cannot be read any more ({error.strerror})" if error else f"differs from data version {version}"
     fix = "Start again: the data are then made again"  # a sweep's data, from the cache of partitions
     if Path(folder).parent.name == "data":

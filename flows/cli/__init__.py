@@ -13,6 +13,7 @@ from flows.cli import (
     data_commands,
     diagnosis_commands,
     method_commands,
+    place_commands,
     result_commands,
     service_commands,
     serving_commands,
@@ -27,6 +28,7 @@ _GROUPS = (
     diagnosis_commands,
     method_commands,
     serving_commands,
+    place_commands,
     service_commands,
     result_commands,
 )

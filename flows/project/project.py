@@ -160,7 +160,8 @@ class Project:
         from tasks.execution.open_workers import open_workers
 
         runner = self.params.runner
-        return open_workers(runner.kind, runner.workers, runner.address, _print)
+        address = str(self.root) if runner.kind == "places" else runner.address
+        return open_workers(runner.kind, runner.workers, address, _print)
 
     @property
     def quantity(self) -> TaskMetrics:

@@ -69,6 +69,9 @@ def scored_baseline(project: Project) -> Iterator[Baseline | None]:
 
 @contextmanager
 def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | None]:
+    if silos.manifest.places:  # labels stay there
+        yield None
+        return
     with TemporaryDirectory(prefix="siloflow-") as folder:
         store, constant = ClientStore(folder), constant_prediction(silos)
         scores = map_clients(

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +44,10 @@ class RunClients:
     runner: PrefectRunner | PlainRunner
     private: ClientStore
     agreement: FittedStandardization
+
+    def keep(self, section: str, refs: Collection[str]) -> None:
+        """Let clients delete their private state of a section but that of these references."""
+        self.runner.keep(self.private, section, refs)
 
     def round(self, number: int, when: str, sampled: SampledClients | None = None) -> RoundContext:
         """Build the context of a round, by default for all clients; `when` starts the names of its task runs."""

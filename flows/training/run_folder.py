@@ -12,7 +12,6 @@ from flows.core.config.load_config import param_differences
 from models.metrics.task_metrics import TaskMetrics, metric_value
 from models.server_state import ServerState
 from silos import param_limits
-from silos.client_store import ClientStore
 from silos.errors import UserError, shown
 from silos.io.atomic_io import unfinished, write_bytes
 from silos.param_types import plain
@@ -244,8 +243,11 @@ class RunFolder:
             for r in self.journal.each(last)
         ]
 
-    def delete_unused(self, private: ClientStore, keep: Sequence[RetainedRefs]) -> None:
-        """Delete superseded best states, and private client state that none of `keep` needs."""
+    def delete_unused(self, delete: Callable[[str, Collection[str]], None], keep: Sequence[RetainedRefs]) -> None:
+        """Delete superseded best states, and private client state that none of `keep` needs.
+
+        `delete` lets clients delete their state of a section but that of some references.
+        """
         best_rounds = {refs.best for refs in keep}
         for path in self.path.glob("best-*.safetensors"):
             if path not in map(self._best, best_rounds):
@@ -259,7 +261,7 @@ class RunFolder:
             if checkpoint
         ]
         for section in sections:
-            private.keep(section, {ref for refs in (*keep, *best_refs) for ref in refs.private.get(section, ())})
+            delete(section, {ref for refs in (*keep, *best_refs) for ref in refs.private.get(section, ())})
 
     def _best(self, round_number: int) -> Path:
         return self.path / f"best-{round_number:06d}.safetensors"

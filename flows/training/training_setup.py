@@ -142,6 +142,8 @@ def check_metric(params: Params, quantity: TaskMetrics, scored: Silos, selects: 
         return
     selects = selects or params.evaluation.report == "best" or params.comparison.tune > 0
     silos = scored.federated()
+    if silos.manifest.places:  # labels stay there; scores say which clients have no such metric
+        return
     for split in ("test", "validation") if selects else ("test",):
         clients = [client for client, rows in silos.rows(split).items() if rows]
         targets = (open_stack(silos, Stack((client,), 1), split) for client in clients)

@@ -109,6 +109,13 @@ def make_store(folder: Path, data: DataParams | None = None) -> bool:
     return True
 
 
+def copy_policies(folder: Path, policies: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write down what the owners of silos at other places allow, by silo; each place decides by its own file."""
+    (folder / OPENED).mkdir(parents=True, exist_ok=True)
+    head = "# A copy: each place decides by its owner's file, and `siloflow partition` copies it again.\n"
+    write_bytes(folder / OWNER_FILE, f"{head}silos: {json.dumps(policies)}\n".encode())
+
+
 def _section(data: DataParams | None) -> str:
     """Return the lines of the section `data`: how rows are read, dealt and split; of public data their kind alone."""
     if data is None:
@@ -166,12 +173,12 @@ def check_command(folder: Path, command: str, silos: Iterable[str]) -> None:
     _check_listed(folder, silos, "commands", command, "Ask for something else")
 
 
-def check_training(folder: Path, method: str, rows: Iterable[tuple[str, int]]) -> None:
+def check_training(folder: Path, method: str | None, rows: Iterable[tuple[str, int]]) -> None:
     """Raise RefusalError if one of these silos takes no part in training with a method.
 
     Args:
         folder: The private folder of the run.
-        method: The method's name.
+        method: The method's name; None where it is not known.
         rows: Each silo that takes part, with its training rows.
     """
     path = _file_above(folder)
@@ -180,8 +187,8 @@ def check_training(folder: Path, method: str, rows: Iterable[tuple[str, int]]) -
         return
     by_silo = dict(rows)
     check_command(folder, "run", by_silo)
-    refusing = [silo for silo in by_silo if not owner.of(silo).allows("methods", method)]
-    if refusing:
+    refusing = [silo for silo in by_silo if method is not None and not owner.of(silo).allows("methods", method)]
+    if method is not None and refusing:
         way_out = f"Leave them out by clients.leave, such as {{{refusing[0]}: 1}}, or choose another method"
         raise _not_allowed(path, refusing, "methods", method, way_out)
     few = [silo for silo, own in by_silo.items() if own < owner.of(silo).training_rows]

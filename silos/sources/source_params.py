@@ -200,14 +200,21 @@ def is_public(source: Section) -> bool:
     return getattr(source, "kind", None) in PUBLIC_KINDS
 
 
+class AtPlaces(Section):
+    """Rows that lie at the places which joined this project; `siloflow partition` asks each for what it holds."""
+
+    kind: Literal["places"]
+
+
 Source = Annotated[
-    Digits | Npz | Table | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
+    AtPlaces | Digits | Npz | Table | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
     Field(discriminator="kind"),
 ]
 
 SOURCES = Registry(
     "source",
     {
+        "places": "silos.sources.source_registry:at_places",
         "digits": "silos.sources.source_registry:digits",
         "npz": "silos.sources.npz:npz",
         "table": "silos.sources.tabular.table_source:table",
@@ -222,5 +229,5 @@ SOURCES = Registry(
     },
 )
 
-PUBLIC_KINDS = frozenset(SOURCES.built_in) - {"npz", "table", "folder"}
+PUBLIC_KINDS = frozenset(SOURCES.built_in) - {"npz", "table", "folder", "places"}
 """The kinds of sources for which `is_public` is true."""

@@ -174,6 +174,14 @@ def content_hashes(source: Source | OwnSource, root: Path) -> dict[str, str]:
     return {path.relative_to(location).as_posix(): file_digest(str(path)) for path in files}
 
 
+def at_places() -> Rows:
+    """Raise UserError: rows that lie at places are read there."""
+    raise UserError(
+        "params.yaml: data.source.kind: got places, expected a source whose rows lie here. Set runner.kind to places, with "
+        "which steps run where the rows lie."
+    )
+
+
 def digits() -> Rows:
     """Return scikit-learn's digits, with their 17 shades of grey spread over 0 to 255."""
     spec = find_spec("sklearn")

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +29,8 @@ from silos.storage.manifest import (
 from silos.storage.shards import check_count, read_tensor, reading, write_shard
 
 FILES = 128  # clients up to which each has its own file
+Made = TypeVar("Made")
+
 SHARD = 1024  # clients in a file if there are more
 
 
@@ -51,9 +54,28 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
         root: The folder of params.yaml.
         say: Called with each note about the partition.
     """
+    partition = _read_ahead.pop(_key(params, root), None) or _make_partition(params, root)
+    manifest = replace_folder(folder, lambda new: _write_partition(new, params, partition))
+    if say:
+        for note in (*partition.notes, *range_notes(partition)):
+            say(note)
+    return manifest
+
+
+def replace_folder(folder: Path, write_new: Callable[[Path], Made]) -> Made:
+    """Let a function write a new folder, and put it where `folder` is, which a kill at any moment leaves whole."""
     folder = Path(folder).absolute()
     new, old = leftovers(folder)
-    partition = _read_ahead.pop(_key(params, root), None) or _make_partition(params, root)
+    made = write_new(new)
+    # after a kill between the two renames no folder is there; the next `leftovers` moves the old one back
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+    return made
+
+
+def _write_partition(new: Path, params: DataParams, partition: Partition) -> Manifest:
     new.mkdir(parents=True)
     clients = partition.clients
     manifest = Manifest(
@@ -71,14 +93,6 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
     )
     (new / COLUMNS).write_bytes(to_bytes(manifest.clients))
     (new / MANIFEST).write_bytes(to_json(manifest))
-    # after a kill between the two renames no folder is there; the next `leftovers` moves the old one back
-    if folder.exists():
-        folder.rename(old)
-    new.rename(folder)
-    shutil.rmtree(old, ignore_errors=True)
-    if say:
-        for note in (*partition.notes, *range_notes(partition)):
-            say(note)
     return manifest
 
 

@@ -48,7 +48,9 @@ def cut_part(folder: Path, target: Path, clients: Sequence[str]) -> None:
     table = manifest.clients
     files = np.unique(table.file[chosen])
     if np.isin(table.file, files).sum() != len(chosen):
-        raise UserError(f"{folder}: got a file with rows of several clients, expected one of each. Cut at most 128 clients.")
+        raise UserError(
+            f"{folder}: got a file with rows of several clients, expected one of each. Cut at most 128 clients."
+        )
     part = ClientTable(
         domains=table.domains,
         files=tuple(table.files[index] for index in files),

@@ -12,15 +12,15 @@ from typing import Literal
 from silos.errors import UserError
 from tasks.execution.worker_backends import Processes, Say, Workers
 
-Kind = Literal["threads", "processes", "dask"]
+Kind = Literal["threads", "processes", "dask", "places"]
 
 
 @contextmanager
 def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = print) -> Iterator["Workers"]:
     """Open workers for the tasks inside the context, or reuse those that are open, so a comparison starts them once.
 
-    No worker starts before the first task. `say` receives messages for the user. UserError if Dask is not installed,
-    and in a script that every worker would run again.
+    No worker starts before the first task. `address` is that of Dask's scheduler, or a coordinator's folder. `say` receives
+    messages for the user. UserError if Dask is not installed, and in a script that every worker would run again.
     """
     key = (kind, count, address)
     if key in _open:
@@ -28,7 +28,7 @@ def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = 
         yield _open[key]
         return
     check(kind)
-    if kind != "threads":
+    if kind in ("processes", "dask"):
         if address is None:
             _check_script(kind)
         _start_tracker()
@@ -91,6 +91,11 @@ def _make(kind: Kind, count: int, address: str | None, say: Say) -> Workers:
         from tasks.execution.dask_workers import DaskWorkers
 
         return DaskWorkers(count, say, address)
+    if kind == "places":
+        from tasks.remote.place_workers import PlaceWorkers
+
+        assert address is not None, "the folder of the coordinator's project"
+        return PlaceWorkers(Path(address), say)
     return {"threads": Workers, "processes": Processes}[kind](count, say)
 
 

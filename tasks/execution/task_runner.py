@@ -1,6 +1,6 @@
 """Submit tasks and gather their results, assign stacks of clients to workers, select each cohort's arguments, count cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
@@ -10,6 +10,7 @@ from prefect import Task
 from models.client_model import Model
 from models.server_state import ClientStateRefs
 from models.training.engine_and_stack_size import even_stack_size
+from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, make_stacks
 from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, Returned, ServerStep
 from tasks.execution.worker_backends import Call, Workers
@@ -107,6 +108,13 @@ class PrefectRunner:
             argument.content = None
         return [_take_messages(task.name, result) for result in results]
 
+    def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
+        """Let clients delete their private state of a section but that of these references."""
+        if self.pool is None:
+            private.keep(section, refs)
+        else:
+            self.pool.keep(private, section, refs)
+
     def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
         _check_type(task, ServerStep)
         count_started(1)
@@ -156,6 +164,10 @@ class PlainRunner:
     def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
         _check_type(task, ClientStep)
         return [task.fn(*args, **options) for args, options in calls]
+
+    def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
+        """Delete clients' private state of a section but that of these references."""
+        private.keep(section, refs)
 
     def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
         _check_type(task, ServerStep)

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
 from multiprocessing.connection import Connection
@@ -23,6 +23,7 @@ from prefect import Task
 from prefect.context import SettingsContext, get_settings_context
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
+from silos.client_store import ClientStore
 from silos.errors import UserError
 
 Returned = TypeVar("Returned")
@@ -52,6 +53,10 @@ class Workers:
         with _without_interrupts(), _WholeSettings.now() if self.is_pickled else nullcontext():
             futures = [self._start().submit(task, _by_name(task, *call)) for call in calls]
         return [future.result() for future in futures]
+
+    def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
+        """Delete clients' private state of a section but that of these references."""
+        private.keep(section, refs)
 
     def next_run(self) -> None:
         """Prepare the workers for another flow run."""

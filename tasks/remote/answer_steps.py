@@ -1,11 +1,14 @@
 """Run the steps that a coordinator asks of this place, and encode what they report or why they fail."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
-from silos.errors import DivergedError, MethodError, RefusalError, UserError
+from silos.cohort import Cohort, Silos
+from silos.errors import DivergedError, MethodError, RefusalError, UserError, shown
+from tasks.places.sessions import PlaceFailedError
 from tasks.remote.codec import NotPlainError, Place, pack, unpack, unpack_call
-from tasks.remote.step_list import client_steps, offered_functions, parameters_of, returned_by
+from tasks.remote.step_list import client_steps, offered_functions, parameters_of
 
 _ERRORS: Mapping[str, type[Exception]] = {
     kind.__name__: kind
@@ -15,9 +18,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
 
 MOST_TEXT = 2000  # characters of an error
 
-
-class PlaceFailedError(RuntimeError):
-    """A step failed at a place in a way that may pass."""
+_DONE, _FAILED = "done", "failed"
 
 
 def pack_call(step: str, args: tuple[object, ...], options: Mapping[str, object]) -> bytes:
@@ -26,28 +27,43 @@ def pack_call(step: str, args: tuple[object, ...], options: Mapping[str, object]
     return pack(dict(bound.arguments), offered_functions())
 
 
-def answer_step(step: str, content: bytes, place: Place) -> bytes:
+def answer_step(
+    step: str, content: bytes, place: Place, check: Callable[[str, Silos], None] = lambda *_: None
+) -> bytes:
     """Run a step at this place; return its messages, or its error, encoded for `read_answer`.
 
     Args:
         step: The name of the step.
         content: What `pack_call` encoded.
         place: What its cohort, stores and functions are opened in.
+        check: Raises RefusalError if the owner of the silos does not allow the step.
     """
-    try:
+
+    def run() -> object:
         if step not in client_steps():
-            raise RefusalError(f"{step[:40]!r}: got no step of this place's list, expected one.")
-        return pack(("done", client_steps()[step].fn(**unpack_call(content, parameters_of(step), place))))
+            raise RefusalError(f"{shown(step, 40)}: got no step of this place's list, expected one.")
+        arguments = unpack_call(content, parameters_of(step), place)
+        cohort = arguments.get("cohort")
+        if not isinstance(cohort, Cohort):
+            raise NotPlainError("cohort: got none, expected one.")
+        check(step, cohort.silos)
+        return client_steps()[step].fn(**arguments)
+
+    return answer(run)
+
+
+def answer(make: Callable[[], object]) -> bytes:
+    """Encode what a function returns, or the error that it raises."""
+    try:
+        return pack((_DONE, make()))
     except Exception as error:
         notes = " ".join(getattr(error, "__notes__", ()))
-        return pack(("failed", type(error).__name__, f"{error} {notes}".strip()[:MOST_TEXT]))
+        return pack((_FAILED, type(error).__name__, f"{error} {notes}".strip()[:MOST_TEXT]))
 
 
-def read_answer(step: str, content: bytes, place: str) -> list[object]:
-    """Return the messages of a step that ran at a place; raise its error, with the place's name."""
-    answer = unpack(content, tuple[str, returned_by(step)] | tuple[str, str, str])  # type: ignore[misc]
-    if answer[0] == "done" and len(answer) == 2:
-        messages: list[object] = answer[1]
-        return messages
-    _, kind, text = answer
-    raise _ERRORS.get(kind, PlaceFailedError)(f"place {place}: {text}")
+def read_answer(content: bytes, returned: object, place: str) -> Any:
+    """Return what a place returned, of this type; raise its error, with the place's name."""
+    found = unpack(content, tuple[Literal["done"], returned] | tuple[Literal["failed"], str, str])  # type: ignore[valid-type]
+    if found[0] == _DONE:
+        return found[1]
+    raise _ERRORS.get(found[1], PlaceFailedError)(f"place {place}: {found[2]}")

@@ -109,7 +109,9 @@ def _open(content: bytes) -> tuple[object, dict[str, Tensor]]:
         header = json.loads(content[8 : 8 + size]) if size < len(content) else {}
         return json.loads(header["__metadata__"]["tree"]), load(content)
     except (struct.error, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
-        raise NotPlainError(f"message: got bytes that cannot be read ({type(error).__name__}), expected a step's.") from None
+        raise NotPlainError(
+            f"message: got bytes that cannot be read ({type(error).__name__}), expected a step's."
+        ) from None
 
 
 class _Encoder:
@@ -220,9 +222,11 @@ class _Decoder:
 
     def pairs(self, tree: object, where: str) -> list[tuple[str, object]]:
         """Return the items of a packed mapping from text."""
-        if isinstance(tree, dict) and isinstance(listed := tree.get("map"), list):
-            if all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in listed):
-                return [(pair[0], pair[1]) for pair in listed]
+        listed = tree.get("map") if isinstance(tree, dict) else None
+        if isinstance(listed, list) and all(
+            isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in listed
+        ):
+            return [(pair[0], pair[1]) for pair in listed]
         raise NotPlainError(f"{where}: got {shown(repr(tree))}, expected a mapping from names.")
 
     def opened(self) -> Place:
@@ -321,14 +325,18 @@ class _Decoder:
             return _OTHER
         function = self.opened().functions.get(str(tree["function"]))
         if function is None:
-            raise NotPlainError(f"{where}: got {shown(repr(tree['function']))}, expected a function of this place's list.")
+            raise NotPlainError(
+                f"{where}: got {shown(repr(tree['function']))}, expected a function of this place's list."
+            )
         if "with" not in tree:
             return function
         hints = typing.get_type_hints(function)
         options = self.pairs(tree["with"], where)
         if unknown := [name for name, _ in options if name not in hints]:
             raise NotPlainError(f"{where}: got {shown(unknown[0])}, expected parameters of {tree['function']}.")
-        return functools.partial(function, **{n: self.value(part, hints[n], f"{where}.{n}", depth) for n, part in options})
+        return functools.partial(
+            function, **{n: self.value(part, hints[n], f"{where}.{n}", depth) for n, part in options}
+        )
 
     def silos(self, tree: dict[str, Any], arm: object, where: str, depth: int) -> object:
         return self._open_silos(tree["silos"], where) if arm is Silos else _OTHER
@@ -392,11 +400,15 @@ _DECODERS: dict[str, Callable[[_Decoder, dict[str, Any], object, str, int], obje
 def alternatives(hint: type) -> dict[str, type]:
     """Return the classes that a value of this type may have, by name: its dataclasses, named tuples and metrics."""
     found: dict[str, type] = {}
-    for kind in _OF_PROTOCOL.get(hint) or _subclasses(hint):
-        if is_dataclass(kind) or (issubclass(kind, tuple) and hasattr(kind, "_fields")) or issubclass(kind, ClientMetric):
-            if found.setdefault(kind.__name__, kind) is not kind:
-                raise TypeError(f"{kind.__name__}: got two classes of this name below {hint.__name__}, expected one")
+    for kind in filter(_is_record, _OF_PROTOCOL.get(hint) or _subclasses(hint)):
+        if found.setdefault(kind.__name__, kind) is not kind:
+            raise TypeError(f"{kind.__name__}: got two classes of this name below {hint.__name__}, expected one")
     return found
+
+
+def _is_record(kind: type) -> bool:
+    named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
+    return is_dataclass(kind) or named_tuple or issubclass(kind, ClientMetric)
 
 
 def _subclasses(kind: type) -> Iterator[type]:
@@ -410,7 +422,9 @@ def _field_hints(kind: type) -> dict[str, object]:
     hints = typing.get_type_hints(kind)
     if issubclass(kind, Network):  # its type checker knows no abilities of an inner network
         hints = {name: Network if hint is Any else hint for name, hint in hints.items()}
-    names = kind._fields if hasattr(kind, "_fields") else [field.name for field in fields(cast(Any, kind)) if field.init]
+    names = (
+        kind._fields if hasattr(kind, "_fields") else [field.name for field in fields(cast(Any, kind)) if field.init]
+    )
     return {name: hints[name] for name in names}
 
 

@@ -1,30 +1,45 @@
 """Run client steps at the places where the rows lie, as Prefect tasks of the coordinator."""
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
+from pathlib import Path
 from typing import Any
 
 from prefect import Task
 
+from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import UserError, some
 from tasks.execution.prefect_tasks import OpaqueArgument
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
 from tasks.remote.answer_steps import pack_call, read_answer
+from tasks.remote.codec import pack
+from tasks.remote.enrolment import open_sessions
+from tasks.remote.serve_place import KEEP
+from tasks.remote.step_list import returned_by
+
+PATIENCE = 600.0
+"""Seconds in which a place answers a step; after that the run ends, and `--resume` continues it."""
 
 Ask = Callable[[str, bytes], bytes]
 """Sends a place the name of a step and its arguments, and returns the answer."""
 
 
 class PlaceWorkers(Workers):
-    """Sends each cohort's step to its place, a thread a place; retries and task names are Prefect's, as elsewhere."""
+    """Sends each cohort's step to its place, a thread a place; retries and task names are Prefect's, as elsewhere.
+
+    Args:
+        root: The coordinator's project.
+        say: Receives messages for the user.
+    """
 
     is_remote = True
 
-    def __init__(self, asks: Mapping[str, Ask], say: Say) -> None:
-        super().__init__(len(asks), say)
-        self._asks = asks
+    def __init__(self, root: Path, say: Say) -> None:
+        self._context = open_sessions(root)
+        self._sessions = self._context.__enter__()
+        super().__init__(len(self._sessions), say)
 
     def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
         """Run the task as `Workers.run` does; each call's cohort is of one place."""
@@ -37,8 +52,26 @@ class PlaceWorkers(Workers):
         remote.fn = send
         return super().run(remote, calls)
 
+    def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
+        """Let each place delete its clients' private state of a section but that of these references."""
+        for place, ask in self._asks.items():
+            read_answer(
+                ask(KEEP, pack({"private": private, "section": section, "refs": tuple(sorted(refs))})), str, place
+            )
 
-def ask_place(asks: Mapping[str, Ask], step: str, args: tuple[object, ...], options: Mapping[str, object]) -> list[object]:
+    def close(self) -> None:
+        """End the sessions, after which a place forgets their last answers."""
+        super().close()
+        self._context.__exit__(None, None, None)
+
+    @property
+    def _asks(self) -> dict[str, Ask]:
+        return {place: functools.partial(session.ask, wait=PATIENCE) for place, session in self._sessions.items()}
+
+
+def ask_place(
+    asks: Mapping[str, Ask], step: str, args: tuple[object, ...], options: Mapping[str, object]
+) -> list[object]:
     """Run a step at the place of its cohort, which is its first argument; return its messages."""
     cohort = args[0]
     assert isinstance(cohort, Cohort), "a client step's first argument"
@@ -48,7 +81,8 @@ def ask_place(asks: Mapping[str, Ask], step: str, args: tuple[object, ...], opti
             f"place {place!r}: got data of this place, which has not joined, expected one of "
             f"{some([*asks]) or 'no place'}. Let it join, or make the data again with `siloflow partition`."
         )
-    return read_answer(step, asks[place](step, pack_call(step, args, options)), place)
+    messages: list[object] = read_answer(asks[place](step, pack_call(step, args, options)), returned_by(step), place)
+    return messages
 
 
 def _unwrapped(args: tuple[object, ...], options: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:

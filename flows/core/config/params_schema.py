@@ -289,7 +289,7 @@ class EngineParams(Section):
 class RunnerParams(Section):
     """Where tasks run; results are the same everywhere."""
 
-    kind: Literal["threads", "processes", "dask"] = "threads"
+    kind: Literal["threads", "processes", "dask", "places"] = "threads"
     workers: int = Field(default=1, ge=1, le=256)
     parallel_runs: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = 1
     address: str | None = Field(default=None, min_length=1)

@@ -269,10 +269,10 @@ class ClientStateCleanup(Callback):
     saver: RoundSaver
 
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
-        run.folder.delete_unused(run.clients.private, self.saver.retained())
+        run.folder.delete_unused(run.clients.keep, self.saver.retained())
 
     def after_training(self, run: RunContext) -> None:
-        run.folder.delete_unused(run.clients.private, self.saver.retained())
+        run.folder.delete_unused(run.clients.keep, self.saver.retained())
 
     def on_pause(self, run: RunContext) -> None:
-        run.folder.delete_unused(run.clients.private, self.saver.retained())
+        run.folder.delete_unused(run.clients.keep, self.saver.retained())

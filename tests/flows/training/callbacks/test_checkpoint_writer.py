@@ -192,7 +192,7 @@ def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tm
                 gate.clear()
             commits.submit(record(number), held, {}, number, lambda: None)
             gate_was_shut, before = not gate.is_set(), commits.retained
-            folder.delete_unused(store, before)
+            folder.delete_unused(store.keep, before)
         assert gate_was_shut
         # round 2 does not count yet: a kill now goes on from round 1
         assert there() == (2, ["best-000001.safetensors", "best-000002.safetensors"])
@@ -200,7 +200,7 @@ def test_private_state_and_best_states_stay_until_no_checkpoint_can_name_them(tm
         assert store.load("weights", load_state(folder.checkpoint).state.private["weights"], "lyon")["w"][0] == 1
         gate.set()
         commits.flush()
-        folder.delete_unused(store, commits.retained)
+        folder.delete_unused(store.keep, commits.retained)
     assert there() == (1, ["best-000002.safetensors"])
 
 
@@ -209,7 +209,7 @@ def test_private_state_of_the_best_round_stays_with_it(tmp_path):
     best = store.save("weights", ["lyon"], {"w": torch.ones(1, 3).numpy()})
     folder.save_best(state(1, best), 1)
     last = store.save("weights", ["lyon"], {"w": torch.zeros(1, 3).numpy()})
-    folder.delete_unused(store, [RetainedRefs({"weights": last.values()}, 1)])
+    folder.delete_unused(store.keep, [RetainedRefs({"weights": last.values()}, 1)])
     assert store.load("weights", best, "lyon")["w"].tolist() == [1, 1, 1]
     assert store.load("weights", last, "lyon")["w"].tolist() == [0, 0, 0]
 
@@ -223,7 +223,7 @@ def test_what_a_counted_round_names_stays_where_a_method_changes_its_references_
             if number == 2:
                 gate.clear()
             commits.submit(record(number), held, {}, 0, lambda: None)
-            folder.delete_unused(store, commits.retained)
+            folder.delete_unused(store.keep, commits.retained)
         counted = load_state(folder.checkpoint)
         assert counted.round == 1
         assert store.load("weights", counted.state.private["weights"], "lyon")["w"].tolist() == [1, 1, 1]
@@ -236,7 +236,7 @@ def test_a_run_that_is_resumed_with_no_round_left_keeps_what_its_last_round_need
     folder.save_best(held, 2)
     with CheckpointWriter(folder, RetainedRefs.of(held, 2)) as commits:
         commits.flush()
-        folder.delete_unused(store, commits.retained)
+        folder.delete_unused(store.keep, commits.retained)
     assert [path.name for path in folder.path.glob("best-*")] == ["best-000002.safetensors"]
     assert store.load("weights", held.private["weights"], "lyon")["w"].tolist() == [1, 1, 1]
 

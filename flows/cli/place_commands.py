@@ -1,0 +1,290 @@
+"""Define the commands of a coordinator and of places, where rows lie: init, invite, join, accept, serve and others."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli.command_session import Json, Session
+
+if TYPE_CHECKING:
+    from flows.core.console.safe_text import PlainConsole
+    from tasks.tracking.result_types.place_results import PlaceDescription, PlaceKey, PlaceStatus
+
+commands = typer.Typer()
+places = typer.Typer(no_args_is_help=True, help="Train where the rows lie: let places join, and serve their silos.")
+commands.add_typer(places, name="place")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The name of the place.")]
+_MOST_SILOS = 12  # that `describe` prints
+
+
+@places.command()
+def init(
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="ADDRESS",
+            help="Where messages travel: https://HOST:PORT of this machine, a folder that all mount, or s3://BUCKET/FOLDER.",
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Make this project the coordinator of places.
+
+    Example: siloflow place init https://fl.example.org:8440
+    """
+    with Session(json) as session:
+        from tasks.remote.enrolment import set_up
+
+        key = set_up(session.root, address)
+        answer: PlaceKey = {"place": None, "address": address, "fingerprint": key.fingerprint, "file": None}
+        session.print_result(answer, print_init)
+
+
+def print_init(answer: "PlaceKey", console: "PlainConsole") -> None:
+    """Print the coordinator's fingerprint, and what comes next."""
+    console.print(f"This project is a coordinator. Messages travel over {answer['address']}.", soft_wrap=True)
+    console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
+    if answer["address"].startswith("https://"):
+        console.print("next  `siloflow place broker` here, which keeps messages until they are taken", soft_wrap=True)
+    console.print("next  `siloflow place invite NAME`, once for each place", soft_wrap=True)
+
+
+@places.command()
+def broker(json: Json = False) -> None:
+    """Serve the messages of a coordinator and its places by HTTPS, until it is stopped.
+
+    Example: siloflow place broker
+    """
+    with Session(json) as session:
+        from flows.core.console import progress
+        from tasks.places.broker import serve_broker
+        from tasks.remote.enrolment import broker_files
+
+        files = broker_files(session.root)
+        progress.current().say(f"serving messages on port {files.port}; ctrl-C ends it, and loses none")
+        serve_broker(files.folder, files.host, files.port, files.certificate, files.key)
+
+
+@places.command()
+def invite(name: Name, json: Json = False) -> None:
+    """Write the invitation of a place, for its owner.
+
+    Example: siloflow place invite north
+    """
+    with Session(json) as session:
+        from dataclasses import asdict
+        from json import dumps
+
+        from tasks.places.envelopes import PublicKey, write_secret
+        from tasks.remote.enrolment import invite as make_invitation
+
+        invitation = make_invitation(session.root, name)
+        path = session.root / f"{name}.invitation.json"
+        path.unlink(missing_ok=True)
+        write_secret(path, (dumps(asdict(invitation), indent=1) + "\n").encode())
+        answer: PlaceKey = {
+            "place": name,
+            "address": invitation.address,
+            "fingerprint": PublicKey.from_text(invitation.coordinator).fingerprint,
+            "file": path.name,
+        }
+        session.print_result(answer, print_invitation)
+
+
+def print_invitation(answer: "PlaceKey", console: "PlainConsole") -> None:
+    """Print what to do with the invitation."""
+    console.print(
+        f"{answer['file']}: written. It lets its holder in: send it to the owner of {answer['place']} alone.",
+        soft_wrap=True,
+    )
+    console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
+    console.print(
+        "next  read this key to the owner on the telephone; `siloflow place join` shows it there", soft_wrap=True
+    )
+    console.print(
+        f"next  `siloflow place accept {answer['place']} KEY`, with the key that the owner reads to you", soft_wrap=True
+    )
+
+
+@places.command()
+def join(
+    invitation: Annotated[Path, typer.Argument(metavar="FILE", help="The invitation that the coordinator sent.")],
+    key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="The coordinator's key, as read on the telephone; asked for if it is not given."
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Let this project's silos join a coordinator. Their rows stay here.
+
+    Example: siloflow place join north.invitation.json
+    """
+    with Session(json) as session:
+        from silos.errors import UserError
+        from tasks.places.envelopes import PublicKey
+        from tasks.remote.enrolment import is_place, open_membership, read_invitation, same_key, send_key
+        from tasks.remote.enrolment import join as join_coordinator
+
+        read = read_invitation(invitation)
+        theirs = PublicKey.from_text(read.coordinator).fingerprint
+        if key is None:
+            key = typer.prompt(f"Type the coordinator's key, as read to you (the file says {theirs})", err=True)
+        if not same_key(key, theirs):
+            raise UserError(
+                f"--key: got {key}, expected {theirs}, as in the invitation. It may be another's: let the coordinator "
+                "read the key again, and send the file again."
+            )
+        if is_place(session.root):
+            send_key(session.root)
+            public = open_membership(session.root).key.public
+        else:
+            public = join_coordinator(session.root, read)
+        answer: PlaceKey = {
+            "place": read.place,
+            "address": read.address,
+            "fingerprint": public.fingerprint,
+            "file": None,
+        }
+        session.print_result(answer, print_join)
+
+
+def print_join(answer: "PlaceKey", console: "PlainConsole") -> None:
+    """Print the place's fingerprint, and what comes next."""
+    console.print(
+        f"This project is the place {answer['place']}. Messages travel over {answer['address']}.", soft_wrap=True
+    )
+    console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
+    console.print("next  read this key to the coordinator on the telephone", soft_wrap=True)
+    console.print(
+        "next  `siloflow place describe` shows what may be asked; `siloflow place serve` answers", soft_wrap=True
+    )
+
+
+@places.command()
+def accept(
+    name: Name,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="The place's key, as its owner reads it.")],
+    json: Json = False,
+) -> None:
+    """Let a place in whose owner has read its key to you.
+
+    Example: siloflow place accept north 1a2b-3c4d-...
+    """
+    with Session(json) as session:
+        from tasks.remote.enrolment import accept as accept_place
+        from tasks.remote.enrolment import coordinator_address, places_of
+
+        accept_place(session.root, name, key)
+        public = places_of(session.root)[name]
+        answer: PlaceKey = {
+            "place": name,
+            "address": coordinator_address(session.root),
+            "fingerprint": None if public is None else public.fingerprint,
+            "file": None,
+        }
+        session.print_result(answer, print_accepted)
+
+
+def print_accepted(answer: "PlaceKey", console: "PlainConsole") -> None:
+    """Print that a place is in, and what comes next."""
+    console.print(f"{answer['place']} has joined.", soft_wrap=True)
+    console.print("next  `siloflow partition` asks all places that serve for what they hold", soft_wrap=True)
+
+
+@places.command()
+def revoke(name: Name, json: Json = False) -> None:
+    """Believe a place's key no more, such as after a theft.
+
+    Example: siloflow place revoke north
+    """
+    with Session(json) as session:
+        from tasks.remote.enrolment import coordinator_address
+        from tasks.remote.enrolment import revoke as revoke_place
+
+        revoke_place(session.root, name)
+        answer: PlaceKey = {
+            "place": name,
+            "address": coordinator_address(session.root),
+            "fingerprint": None,
+            "file": None,
+        }
+        session.print_result(answer, print_revoked)
+
+
+def print_revoked(answer: "PlaceKey", console: "PlainConsole") -> None:
+    """Print that a place is out, and what comes next."""
+    console.print(f"{answer['place']} is out: no answer of its key is believed.", soft_wrap=True)
+    console.print(f"next  `siloflow place invite {answer['place']}` makes a new invitation", soft_wrap=True)
+
+
+@places.command()
+def describe(json: Json = False) -> None:
+    """Show what the coordinator learns of this place's silos, and what it may ask of them.
+
+    Example: siloflow place describe
+    """
+    with Session(json) as session:
+        project = session.open_project(None)
+        from flows.results.serving.describe_place import describe_place
+
+        session.print_result(describe_place(project), print_description)
+
+
+def print_description(answer: "PlaceDescription", console: "PlainConsole") -> None:
+    """Print silos, steps and messages of a place."""
+    console.print(f"The place {answer['place']} serves data/{answer['data']} over {answer['address']}.", soft_wrap=True)
+    console.print("The coordinator learns, without asking a step:", soft_wrap=True)
+    console.print(f"  features  {', '.join(answer['features']) or 'pictures'}", soft_wrap=True)
+    console.print(f"  classes   {', '.join(answer['classes']) or 'none, numbers are predicted'}", soft_wrap=True)
+    for silo in answer["silos"][:_MOST_SILOS]:
+        rows = ", ".join(f"{count:,} {split}" for split, count in silo["rows"].items())
+        limits = ", ".join(f"{key}: {value}" for key, value in silo["policy"].items())
+        console.print(f"  silo      {silo['silo']}: {rows} rows{f'; {limits}' if limits else ''}", soft_wrap=True)
+    if len(answer["silos"]) > _MOST_SILOS:
+        console.print(f"            and {len(answer['silos']) - _MOST_SILOS} more; --json lists them", soft_wrap=True)
+    console.print(
+        f"{answer['owner_file']} decides what it may ask. It may ask for these steps, and for no other code:",
+        soft_wrap=True,
+    )
+    console.print(f"  steps     {', '.join(answer['steps'])}", soft_wrap=True)
+    console.print(f"  messages  {', '.join(answer['messages'])}", soft_wrap=True)
+
+
+@places.command()
+def serve(json: Json = False) -> None:
+    """Answer the coordinator's steps on this place's rows, until it is stopped. It opens no port.
+
+    Example: siloflow place serve
+    """
+    with Session(json) as session:
+        project = session.open_project(None)
+        from flows.core.console import progress
+        from flows.results.serving.describe_place import serve_place
+
+        serve_place(project, progress.current().say)
+
+
+@places.command()
+def status(json: Json = False) -> None:
+    """Show this end's name and key; at a coordinator, also which places answer.
+
+    Example: siloflow place status
+    """
+    with Session(json) as session:
+        from tasks.remote.gather_parts import status_of
+
+        session.print_result(status_of(session.root), print_status)
+
+
+def print_status(answer: "PlaceStatus", console: "PlainConsole") -> None:
+    """Print this end, and the places of a coordinator."""
+    console.print(f"{answer['name']} over {answer['address']}", soft_wrap=True)
+    console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
+    for place in answer["places"]:
+        console.print(f"{place['place']}: {place['answer']}", soft_wrap=True)
+    if answer["role"] == "coordinator" and not answer["places"]:
+        console.print("no place was invited; `siloflow place invite NAME` begins it", soft_wrap=True)

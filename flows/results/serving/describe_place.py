@@ -1,0 +1,89 @@
+"""Serve a project's silos as a place, and describe what its coordinator learns and may ask."""
+
+import logging
+import typing
+from collections.abc import Callable
+from pathlib import Path
+
+from flows.project.project import Project
+from silos.dataset import SPLITS
+from silos.errors import UserError
+from silos.privacy.owner_file import OWNER_FILE, read_owner_file
+from silos.storage.places import part_digest
+from tasks.places.sessions import PlaceSessions
+from tasks.remote.enrolment import open_membership, place_record
+from tasks.remote.serve_place import PlaceServer
+from tasks.remote.step_list import client_steps, returned_by
+from tasks.tracking.result_types.place_results import PlaceDescription
+
+
+def serve_place(project: Project, say: Callable[[str], None]) -> None:
+    """Answer the coordinator until the process ends.
+
+    Args:
+        project: The place's own project, with partitioned data.
+        say: Receives a line at the start, and one for each request that is refused.
+    """
+    membership = open_membership(project.root)
+    silos = project.silos
+    if silos.manifest.places:
+        raise UserError(f"data/{project.params.data.name}: got data of other places, expected rows of this one.")
+    server = PlaceServer(
+        Path(silos.folder), Path(project.ledgers.folder), lambda: project.data.working("place serve"), _log.debug
+    )
+    _print_refusals(say)
+    say(f"serving {len(silos.clients):,} silos as {membership.place}; ctrl-C ends it, and the coordinator waits")
+    PlaceSessions(
+        membership.plane,
+        membership.key,
+        membership.place,
+        membership.coordinator,
+        membership.sessions,
+        server.respond,
+    ).serve_forever()
+
+
+def describe_place(project: Project) -> PlaceDescription:
+    """Return what the coordinator learns of a place's silos, and what it may ask of them."""
+    record, manifest = place_record(project.root), project.silos.manifest
+    owner_file = Path(project.ledgers.folder) / OWNER_FILE
+    owner, table = read_owner_file(owner_file), manifest.clients
+    return {
+        "place": record["place"],
+        "address": record["address"],
+        "data": manifest.name,
+        "part": part_digest(Path(project.silos.folder)),
+        "owner_file": str(owner_file.relative_to(project.root)),
+        "task": manifest.task,
+        "classes": list(manifest.classes),
+        "features": [feature.name for feature in manifest.features],
+        "silos": [
+            {
+                "silo": name,
+                "rows": dict(zip(SPLITS, rows, strict=True)),
+                "policy": owner.of(name).model_dump(mode="json", exclude_defaults=True),
+            }
+            for name, rows in zip(table.names, table.rows.tolist(), strict=True)
+        ],
+        "steps": sorted(client_steps()),
+        "messages": sorted({kind.__name__ for step in client_steps() for kind in _messages(returned_by(step))}),
+    }
+
+
+_log = logging.getLogger(__name__)
+
+
+def _messages(hint: object) -> list[type]:
+    """Return the classes that a step's return type names."""
+    inner = typing.get_args(hint)
+    return [kind for part in inner for kind in _messages(part)] if inner else [typing.cast(type, hint)]
+
+
+def _print_refusals(say: Callable[[str], None]) -> None:
+    """Let what sessions log, such as refused requests and a plane that is away, reach the terminal."""
+
+    class Lines(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            say(record.getMessage())
+
+    logging.getLogger("tasks.places").addHandler(Lines(logging.WARNING))

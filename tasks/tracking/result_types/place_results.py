@@ -1,0 +1,62 @@
+"""Types of what the commands `siloflow place ...` print."""
+
+from typing import Literal, TypedDict
+
+
+class PlaceKey(TypedDict):
+    """What `place init`, `place invite`, `place join`, `place accept` and `place revoke` print."""
+
+    place: str | None
+    """None for the coordinator."""
+    address: str
+    """Where messages travel."""
+    fingerprint: str | None
+    """Of the key of the end that printed it; the other end reads it on the telephone."""
+    file: str | None
+    """The invitation that was written."""
+
+
+class PlaceState(TypedDict):
+    """A place, as its coordinator sees it."""
+
+    place: str
+    joined: bool
+    answer: str
+    """What it holds, or why it does not answer."""
+
+
+class PlaceStatus(TypedDict):
+    """What `place status` prints."""
+
+    role: Literal["coordinator", "place"]
+    name: str
+    address: str
+    fingerprint: str
+    places: list[PlaceState]
+    """Empty at a place."""
+
+
+class DescribedSilo(TypedDict):
+    """A silo of a place, and what its owner's file restricts."""
+
+    silo: str
+    rows: dict[str, int]
+    policy: dict[str, object]
+
+
+class PlaceDescription(TypedDict):
+    """What a coordinator can learn of a place, and ask of it."""
+
+    place: str
+    address: str
+    data: str
+    part: str
+    owner_file: str
+    task: str
+    classes: list[str]
+    features: list[str]
+    silos: list[DescribedSilo]
+    steps: list[str]
+    """The steps that it may be asked to run."""
+    messages: list[str]
+    """The kinds of messages that these steps return."""
