@@ -34,6 +34,7 @@ from silos.standardizer import Standardization
 MOST_DEPTH = 24  # of nested values
 MOST_NAMES = 4  # folders of a client store's name
 _PRIVATE = "private"
+_PACKAGES = ("models", "silos", "tasks")  # of the classes that travel
 
 _OF_PROTOCOL: dict[object, tuple[type, ...]] = {
     Objective: (CrossEntropy, Focal, SquaredError),
@@ -204,7 +205,7 @@ class _Decoder:
     def value(self, tree: object, hint: object, where: str, depth: int) -> object:
         if depth > MOST_DEPTH:
             raise NotPlainError(f"{shown(where)}: got values nested more than {MOST_DEPTH} deep, expected fewer.")
-        arms = [*_arms(hint)]
+        arms = [*arms_of(hint)]
         if tree is None or isinstance(tree, bool | int | float | str):
             if any(_is_plain(tree, arm) for arm in arms):
                 return tree
@@ -298,7 +299,7 @@ class _Decoder:
         parts = tree.get("fields")
         if kind is None or not isinstance(parts, dict):
             return _OTHER
-        hints = _field_hints(kind)
+        hints = field_hints(kind)
         if unknown := [name for name in parts if name not in hints]:
             raise NotPlainError(f"{where}: got {shown(unknown[0])}, expected fields of {kind.__name__}.")
         values = {n: self.value(part, hints[n], f"{where}.{n}", depth) for n, part in parts.items()}
@@ -398,8 +399,13 @@ _DECODERS: dict[str, Callable[[_Decoder, dict[str, Any], object, str, int], obje
 
 @functools.cache
 def alternatives(hint: type) -> dict[str, type]:
-    """Return the classes that a value of this type may have, by name: its dataclasses, named tuples and metrics."""
+    """Return the classes that a value of this type may have, by name: siloflow's own dataclasses, named tuples and metrics.
+
+    None for `object`, which all classes are.
+    """
     found: dict[str, type] = {}
+    if hint is object:
+        return found
     for kind in filter(_is_record, _OF_PROTOCOL.get(hint) or _subclasses(hint)):
         if found.setdefault(kind.__name__, kind) is not kind:
             raise TypeError(f"{kind.__name__}: got two classes of this name below {hint.__name__}, expected one")
@@ -407,6 +413,8 @@ def alternatives(hint: type) -> dict[str, type]:
 
 
 def _is_record(kind: type) -> bool:
+    if kind.__module__.partition(".")[0] not in _PACKAGES:  # a plugin's class does not travel
+        return False
     named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
     return is_dataclass(kind) or named_tuple or issubclass(kind, ClientMetric)
 
@@ -418,7 +426,7 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 
 @functools.cache
-def _field_hints(kind: type) -> dict[str, object]:
+def field_hints(kind: type) -> dict[str, object]:
     hints = typing.get_type_hints(kind)
     if issubclass(kind, Network):  # its type checker knows no abilities of an inner network
         hints = {name: Network if hint is Any else hint for name, hint in hints.items()}
@@ -428,14 +436,14 @@ def _field_hints(kind: type) -> dict[str, object]:
     return {name: hints[name] for name in names}
 
 
-def _arms(hint: object) -> Iterator[object]:
+def arms_of(hint: object) -> Iterator[object]:
     """Yield the types of a union, or the type."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         for arm in typing.get_args(hint):
-            yield from _arms(arm)
+            yield from arms_of(arm)
     elif origin is typing.Annotated:
-        yield from _arms(typing.get_args(hint)[0])
+        yield from arms_of(typing.get_args(hint)[0])
     else:
         yield hint
 
