@@ -68,6 +68,7 @@ class Silos:
         Raises:
             UserError: If a file changed, is damaged or is missing.
         """
+        self.must_be_here()
         for file in (MANIFEST, COLUMNS):
             _check_hash(self.folder, self.version, file, self.hashes.get(file))
         if common:
@@ -162,6 +163,15 @@ class Silos:
             parts[names[index]] = self.select(list(compress(self.clients, (places == index).tolist())))
         return parts
 
+    def must_be_here(self) -> None:
+        """Raise UserError if the clients' rows, and what clients keep, lie at places instead of this machine."""
+        for place in self.by_place() if self.manifest.places else ():
+            if not (Path(self.folder) / self.manifest.places[place].files[0]).exists():
+                raise UserError(
+                    f"data/{self.manifest.name}: got rows at place {place}, which do not leave it, expected them here. Use a "
+                    "command that runs over places, with runner.kind places (docs/places.md), or run this one at a place."
+                )
+
     def only_place(self) -> str:
         """Return the place of the clients, "" if all rows lie here; UserError for clients of several places."""
         first, *others = self.by_place()
@@ -226,12 +236,6 @@ def _check_hash(folder: str, version: str, file: str, md5: str | None, content: 
 
 def _changed(folder: str, version: str, file: str, content: str, error: OSError | None = None) -> UserError:
     path = f"{folder}/{file}"
-    place = next((name for name, part in read_manifest(Path(folder)).places.items() if file in part.files), "")
-    if place and not Path(path).exists():
-        return UserError(
-            f"{path}{content} is not here: its rows lie at place {place}, and do not leave it. Set runner.kind to places, "
-            "or run the command there."
-        )
     fault = f"cannot be read any more ({error.strerror})" if error else f"differs from data version {version}"
     fix = "Start again: the data are then made again"  # a sweep's data, from the cache of partitions
     if Path(folder).parent.name == "data":

@@ -14,6 +14,7 @@ from silos.io.atomic_io import leftovers
 from silos.param_types import file_names
 from silos.partitioners.run_scheme import make_clients
 from silos.privacy.secret import cell_secret
+from silos.sources.source_params import AtPlaces
 from silos.sources.source_registry import load_source, range_notes
 from silos.storage.manifest import (
     COLUMNS,
@@ -28,16 +29,17 @@ from silos.storage.manifest import (
 )
 from silos.storage.shards import check_count, read_tensor, reading, write_shard
 
-FILES = 128  # clients up to which each has its own file
 Made = TypeVar("Made")
 
+FILES = 128  # clients up to which each has its own file
 SHARD = 1024  # clients in a file if there are more
 
 
 def read(params: DataParams, root: Path) -> None:
-    """Read the source and make its clients for the next `write`; UserError if either fails."""
+    """Read the source and make its clients for the next `write`; UserError if either fails. Rows at places are not read."""
     _read_ahead.clear()
-    _read_ahead[_key(params, root)] = _make_partition(params, root)
+    if not isinstance(params.source, AtPlaces):
+        _read_ahead[_key(params, root)] = _make_partition(params, root)
 
 
 def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], None] | None = None) -> Manifest:

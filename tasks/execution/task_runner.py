@@ -163,6 +163,9 @@ class PlainRunner:
 
     def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
         _check_type(task, ClientStep)
+        for args, _ in calls:
+            if isinstance(args[0], Cohort):
+                args[0].silos.must_be_here()
         return [task.fn(*args, **options) for args, options in calls]
 
     def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:

@@ -100,7 +100,12 @@ def test_a_value_arrives_as_it_was_sent(value, hint):
 
 def test_tensors_arrive_with_type_and_shape_also_when_they_share_memory():
     whole = torch.arange(12, dtype=torch.float64).reshape(3, 4)
-    sent = {"part": whole[:, 1:], "turned": whole.T, "empty": torch.zeros(0, 2, dtype=torch.int16), "one": torch.tensor(1)}
+    sent = {
+        "part": whole[:, 1:],
+        "turned": whole.T,
+        "empty": torch.zeros(0, 2, dtype=torch.int16),
+        "one": torch.tensor(1),
+    }
     found = unpack(pack(sent), typing.Mapping[str, Tensor])
     assert {n: (t.dtype, t.shape) for n, t in found.items()} == {n: (t.dtype, t.shape) for n, t in sent.items()}
     assert all(torch.equal(found[name], sent[name]) for name in sent)
@@ -125,7 +130,10 @@ def forged(tree, tensors=None):
 WRONG = {
     "text for a number": ({"map": [["seed", "1"]]}, "seed: got '1', expected int"),
     "true for a number": ({"map": [["seed", True]]}, "seed: got True"),
-    "another class": ({"map": [["training", {"record": "Popen", "fields": {"args": ["touch", "x"]}}]]}, "expected Training"),
+    "another class": (
+        {"map": [["training", {"record": "Popen", "fields": {"args": ["touch", "x"]}}]]},
+        "expected Training",
+    ),
     "a class of another type": ({"map": [["training", {"record": "MLP", "fields": {}}]]}, "expected Training"),
     "a parameter of no step": ({"map": [["__class__", 1]]}, "arguments: got __class__"),
     "a path": ({"map": [["private", {"store": ["..", "..", "etc"]}]]}, "expected plain names of folders"),
@@ -155,7 +163,13 @@ def test_a_place_refuses_deep_values_unknown_kinds_and_bytes_of_others(write_sil
         nested = list[nested]
     with pytest.raises(NotPlainError, match="nested more than"):
         unpack(forged(deep), nested)
-    for content in (b"", b"\x80\x04pickle", struct.pack("<Q", 2**60) + b"{}", save({}, {"tree": "[" * 100_000}), save({})):
+    for content in (
+        b"",
+        b"\x80\x04pickle",
+        struct.pack("<Q", 2**60) + b"{}",
+        save({}, {"tree": "[" * 100_000}),
+        save({}),
+    ):
         with pytest.raises(NotPlainError, match="cannot be read"):
             unpack(content, int)
     with pytest.raises(NotPlainError):
@@ -172,7 +186,12 @@ def test_a_place_opens_its_own_silos_only(write_silos, separate):
     with pytest.raises(NotPlainError, match="another part of the data than this place holds"):
         unpack(content, Cohort, apart.places["b"])
     tree = json.loads(json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"]["tree"])
-    for change in ({"clients": ["rome"]}, {"members": ["rome"]}, {"stacks": [[["rome"], 1]]}, {"stacks": [[["oslo"], 10**9]]}):
+    for change in (
+        {"clients": ["rome"]},
+        {"members": ["rome"]},
+        {"stacks": [[["rome"], 1]]},
+        {"stacks": [[["oslo"], 10**9]]},
+    ):
         with pytest.raises(UserError):
             unpack(forged({"cohort": {**tree["cohort"], **change}}), Cohort, apart.places["a"])
 
@@ -214,7 +233,9 @@ def test_a_call_arrives_whole(write_silos, separate):
     training = Training(CrossEntropy(), SGD(0.1), 1, 4)
     network = MLP(5, (), 3)
     model = Model(network, {"w": torch.ones(2)}, clients=cohort.clients)
-    content = pack_call("evaluate", (cohort, model, training, ClientStore("/x/private/store/run")), {"splits": ("test",)})
+    content = pack_call(
+        "evaluate", (cohort, model, training, ClientStore("/x/private/store/run")), {"splits": ("test",)}
+    )
     assert b"/x/" not in content
     assert all(client.encode() not in content for client in ("rome",))
 

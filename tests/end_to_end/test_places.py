@@ -1,0 +1,162 @@
+"""A coordinator without rows and three places, typed as their people would: the same bits as on one machine."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+
+from silos.storage.places import file_at
+from tests.end_to_end.conftest import COMMAND
+
+pytestmark = pytest.mark.slow
+
+SITES = {"north": ("oslo", "bergen", "tromso"), "south": ("rome", "bari"), "west": ("brest", "nantes")}
+METHODS = ("fedavg", "finetune", "scaffold")
+SMALL = ("--set", "training.rounds=3")
+AT_PLACES = {"source": {"kind": "places"}, "split": {"validation": 0, "test": 0}}
+
+
+def write_visits(path: Path, hospitals: tuple[str, ...], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lines = ["hospital,age,crp,ill"]
+    for index, hospital in enumerate(hospitals):
+        age, crp = rng.normal(60 + 4 * index + 5 * seed, 12, 80).round(), rng.gamma(2, 8, 80).round(1)
+        ill = rng.random(80) < 1 / (1 + np.exp(-0.08 * (age - 60) - 0.05 * (crp - 16)))
+        lines += [f"{hospital},{a:g},{c},{'yes' if y else 'no'}" for a, c, y in zip(age, crp, ill, strict=True)]
+    path.write_text("\n".join(lines) + "\n")
+
+
+class Federation:
+    """The folders of a coordinator and of places, and the processes that serve."""
+
+    def __init__(self, home: Path, typed: Any) -> None:
+        self.home, self.typed, self.serving = home, typed, dict[str, subprocess.Popen[str]]()
+
+    def type(self, where: str, *arguments: str) -> Any:
+        answer = self.typed(self.home / where, *arguments, "--json")
+        assert answer.code == 0, answer.err
+        return json.loads(answer.out)
+
+    def serve(self, place: str) -> None:
+        log = (self.home / f"{place}.log").open("a")
+        self.serving[place] = subprocess.Popen(
+            [COMMAND, "place", "serve"], cwd=self.home / place, stdout=log, stderr=log, text=True
+        )
+
+    def stop(self) -> None:
+        for process in self.serving.values():
+            process.kill()
+            process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    def typed(folder: Path, *arguments: str) -> Any:
+        done = subprocess.run([COMMAND, *arguments], cwd=folder, capture_output=True, text=True, timeout=600)
+        return type("Answer", (), {"code": done.returncode, "out": done.stdout, "err": done.stderr})
+
+    home = tmp_path_factory.mktemp("federation")
+    (home / "plane").mkdir()
+    made = Federation(home, typed)
+    for seed, (place, hospitals) in enumerate(SITES.items()):
+        write_visits(home / f"{place}.csv", hospitals, seed)
+        made.type(".", "init", place, "--data", f"{place}.csv", "--label", "ill", "--client", "hospital")
+        made.type(place, "partition")
+    made.type(".", "init", "coordinator")
+    params = yaml.safe_load((home / "north" / "params.yaml").read_text())
+    params = {**params, "data": {**params["data"], **AT_PLACES}, "runner": {**params["runner"], "kind": "places"}}
+    (home / "coordinator" / "params.yaml").write_text(yaml.safe_dump(params))
+    key = made.type("coordinator", "place", "init", "../plane")["fingerprint"]
+    for place in SITES:
+        invitation = made.type("coordinator", "place", "invite", place)["file"]
+        joined = made.type(place, "place", "join", f"../coordinator/{invitation}", "--key", key)
+        made.type("coordinator", "place", "accept", place, joined["fingerprint"])
+        made.serve(place)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="module")
+def compared(federation: Any) -> Any:
+    """What the coordinator's comparison and diagnosis answer, after a partition."""
+    federation.type("coordinator", "partition")
+    return federation.type("coordinator", "compare", *METHODS, *SMALL), federation.type("coordinator", "diagnose")
+
+
+def test_a_comparison_and_a_diagnosis_over_places_have_the_bits_of_one_machine(federation: Any, compared: Any) -> None:
+    over_places, diagnosis = compared
+    folder = federation.home / "together"
+    shutil.copytree(
+        federation.home / "coordinator", folder, ignore=shutil.ignore_patterns("runs", ".places", ".prefect")
+    )
+    name = over_places["data"] if "data" in over_places else next((folder / "data").iterdir()).name
+    for place in SITES:
+        (source,) = (path for path in (federation.home / place / "data").iterdir() if path.is_dir())
+        for file in source.glob("*.safetensors"):
+            if file.name != "manifest.safetensors":
+                shutil.copy(file, folder / "data" / name / file_at(place, file.name))
+    subprocess.run(["dvc", "add", "-q", "data"], cwd=folder, check=True, env=with_scripts())
+    here = ("--set", "runner.kind=threads")
+    on_one_machine = federation.type("together", "compare", *METHODS, *SMALL, *here)
+    assert hashes(on_one_machine, folder) == hashes(over_places, federation.home / "coordinator")
+    again = federation.type("together", "diagnose", *here)
+    assert again["pairs"] == diagnosis["pairs"]
+    assert again["groups"] == diagnosis["groups"]
+
+
+def test_no_row_is_at_the_coordinator_and_no_port_is_open_at_a_place(federation: Any, compared: Any) -> None:
+    coordinator = federation.home / "coordinator"
+    assert {path.name for path in (coordinator / "data").glob("*/*")} == {"manifest.json", "manifest.safetensors"}
+    assert not [*(coordinator / "private").rglob("*.safetensors")]
+    for process in federation.serving.values():
+        assert process.poll() is None
+        assert not [c for c in psutil.Process(process.pid).net_connections() if c.status == psutil.CONN_LISTEN]
+    refused = federation.typed(coordinator, "show")
+    assert refused.code == 2
+    assert "got rows at place north, which do not leave it" in refused.err
+
+
+def test_a_place_that_was_killed_continues_with_the_same_bits(federation: Any, compared: Any) -> None:
+    expected = federation.type("coordinator", "run", "scaffold", *SMALL)
+    command = [COMMAND, "run", "scaffold", *SMALL, "--json"]
+    running = subprocess.Popen(command, cwd=federation.home / "coordinator", stdout=subprocess.PIPE, text=True)
+    before = len([*(federation.home / "south" / "private").rglob("*.safetensors")])
+    while running.poll() is None and len([*(federation.home / "south" / "private").rglob("*.safetensors")]) == before:
+        time.sleep(0.02)
+    os.kill(federation.serving["south"].pid, signal.SIGKILL)
+    federation.serving["south"].wait(60)
+    federation.serve("south")
+    out, _ = running.communicate(timeout=600)
+    assert json.loads(out)["weights_sha256"] == expected["weights_sha256"]
+
+
+def test_a_place_refuses_what_its_owner_does_not_allow(federation: Any, compared: Any) -> None:
+    (file,) = (federation.home / "west" / "private").glob("*/owner.yaml")
+    before = file.read_text()
+    file.write_text(before.replace("messages: all", "messages: [Scores]"))
+    try:
+        refused = federation.typed(federation.home / "coordinator", "run", "fedavg", *SMALL)
+    finally:
+        file.write_text(before)
+    assert refused.code == 2
+    assert "place west" in refused.err
+    assert "under messages" in refused.err
+
+
+def hashes(answer: Any, folder: Path) -> dict[str, str]:
+    results = [json.loads(path.read_text()) for path in (folder / "runs" / answer["name"]).glob("*/result.json")]
+    assert len(results) == 3 * len(METHODS)
+    return {f"{result['method']} {result['seed']}": result["weights_sha256"] for result in results}
+
+
+def with_scripts() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}"}
