@@ -238,11 +238,6 @@ def broker_app(
         status, have = await store.add(key, size, sha256, offset, bytes(chunk))
         return Response(status_code=status, headers={"x-have": str(have)})
 
-    @app.head("/messages/{key:path}")
-    async def head(key: str, size: int, sha256: str) -> Response:
-        _check_sent(size, sha256)
-        return Response(headers={"x-have": str(await store.have(key, size, sha256))})
-
     @app.get("/messages/{key:path}")
     async def get(key: str, offset: int = 0, wait: float = 0) -> Response:
         if offset < 0 or not 0 <= wait <= LONG_POLL:
@@ -261,22 +256,30 @@ def broker_app(
     return app
 
 
+def broker_server(
+    folder: Path, host: str, port: int, certificate: Path, key: Path, limit_bytes: int = MOST_BYTES
+) -> uvicorn.Server:
+    """Return the server of a folder's broker, which `run` starts and `should_exit` ends; it reads tokens from the folder."""
+    config = uvicorn.Config(
+        broker_app(folder, TokenFile(folder), limit_bytes),
+        host=host,
+        port=port,
+        ssl_certfile=certificate,
+        ssl_keyfile=str(key),
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=3 * LONG_POLL,
+        timeout_graceful_shutdown=1,  # long polls would hold it
+    )
+    return uvicorn.Server(config)
+
+
 def serve_broker(
     folder: Path, host: str, port: int, certificate: Path, key: Path, limit_bytes: int = MOST_BYTES
 ) -> None:
     """Serve the broker of a folder by HTTPS until the process is stopped; `add_token` lets sides in meanwhile."""
     with exclusive_lock(folder):
-        uvicorn.run(
-            broker_app(folder, TokenFile(folder), limit_bytes),
-            host=host,
-            port=port,
-            ssl_certfile=certificate,
-            ssl_keyfile=str(key),
-            log_level="warning",
-            server_header=False,
-            timeout_keep_alive=3 * LONG_POLL,
-            timeout_graceful_shutdown=1,  # long polls would hold it
-        )
+        broker_server(folder, host, port, certificate, key, limit_bytes).run()
 
 
 class TokenFile(Mapping[str, str]):
@@ -379,11 +382,11 @@ def _check_right(who: str, method: str, key: str) -> None:
     way, place, _ = parts.groups()
     own = who in (COORDINATOR, place)
     sends = way == ("to" if who == COORDINATOR else "from")
-    if not own or (method != "DELETE" and sends != (method in ("PUT", "HEAD"))):
+    if not own or (method != "DELETE" and sends != (method == "PUT")):
         raise _RefusedError(403, f"{method} {shown(key)}: got the token of {who}, expected another. Use your own box.")
 
 
-def _check_sent(size: int, digest: str, offset: int = 0) -> None:
+def _check_sent(size: int, digest: str, offset: int) -> None:
     if not 0 <= offset <= size or _HASH.fullmatch(digest) is None:
         raise _RefusedError(400, f"query: got offset {offset}, size {size}, sha256 {shown(digest)}. Send all three.")
 
