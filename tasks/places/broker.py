@@ -98,10 +98,11 @@ class _Store:
                 self._count(key, before, _size_of(part))
             if have + len(chunk) < size:
                 return 200, have + len(chunk)
-            if not await asyncio.to_thread(_is_whole, part, digest):  # as after a power cut
+            if not await asyncio.to_thread(_finish, part, self._path(key), digest):  # as after a power cut
                 self._remove(key, part)
                 return 409, 0
-            return 201, await self._publish(key, part, _Message(size, digest))
+            self._show(key, _Message(size, digest))
+            return 201, size
 
     async def have(self, key: str, size: int, digest: str) -> int:
         """Return how many bytes of a message there are; refuse it if the key is written with others."""
@@ -142,23 +143,14 @@ class _Store:
         for part in self._parts(box, name):
             self._remove(key, part)
 
-    async def _publish(self, key: str, part: Path, message: _Message) -> int:
+    def _show(self, key: str, message: _Message) -> None:
+        """Let who waits for a message have it; delete other bytes that were sent under its key."""
         box, _, name = key.rpartition("/")
-        path = self._path(key)
-
-        def rename() -> None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part.replace(path)
-            sync_folder(path.parent)
-            sync_folder(path.parent.parent)
-
-        await asyncio.to_thread(rename)
         self._boxes.setdefault(box, {})[name] = message
         for other in self._parts(box, name):
             self._remove(key, other)
         if (event := self._news.pop(box, None)) is not None:
             event.set()
-        return message.size
 
     def _reserve(self, place: str, more: int, kept: Path) -> None:
         """Refuse bytes above the limit of a place; first, delete other messages of it that are not whole."""
@@ -212,7 +204,7 @@ def broker_app(
     """
     store = _Store(folder, limit_bytes, place_bytes)
 
-    def know(key: str, request: Request) -> None:
+    async def know(key: str, request: Request) -> None:
         """Refuse an unknown sender, and keys that the sender may not use, before the body is read."""
         _check_right(_who(request.headers.get("authorization", ""), tokens), request.method, key)
 
@@ -391,11 +383,17 @@ def _check_sent(size: int, digest: str, offset: int) -> None:
         raise _RefusedError(400, f"query: got offset {offset}, size {size}, sha256 {shown(digest)}. Send all three.")
 
 
-def _is_whole(path: Path, digest: str) -> bool:
-    """Flush a file to disk; return whether it has this sha256."""
-    with path.open("rb+") as file:
+def _finish(part: Path, path: Path, digest: str) -> bool:
+    """Flush a file to disk, and give it its name; return False if it has another sha256."""
+    with part.open("rb+") as file:
         os.fsync(file.fileno())
-    return _digest(path) == digest
+    if _digest(part) != digest:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part.replace(path)
+    for folder in (path.parent, path.parent.parent):
+        sync_folder(folder)
+    return True
 
 
 def _digest(path: Path) -> str:
