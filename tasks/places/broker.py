@@ -98,10 +98,11 @@ class _Store:
                 self._count(key, before, _size_of(part))
             if have + len(chunk) < size:
                 return 200, have + len(chunk)
-            if not await asyncio.to_thread(_is_whole, part, digest):  # as after a power cut
+            if not await asyncio.to_thread(_finish, part, self._path(key), digest):  # as after a power cut
                 self._remove(key, part)
                 return 409, 0
-            return 201, await self._publish(key, part, _Message(size, digest))
+            self._show(key, _Message(size, digest))
+            return 201, size
 
     async def have(self, key: str, size: int, digest: str) -> int:
         """Return how many bytes of a message there are; refuse it if the key is written with others."""
@@ -142,23 +143,14 @@ class _Store:
         for part in self._parts(box, name):
             self._remove(key, part)
 
-    async def _publish(self, key: str, part: Path, message: _Message) -> int:
+    def _show(self, key: str, message: _Message) -> None:
+        """Let who waits for a message have it; delete other bytes that were sent under its key."""
         box, _, name = key.rpartition("/")
-        path = self._path(key)
-
-        def rename() -> None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part.replace(path)
-            sync_folder(path.parent)
-            sync_folder(path.parent.parent)
-
-        await asyncio.to_thread(rename)
         self._boxes.setdefault(box, {})[name] = message
         for other in self._parts(box, name):
             self._remove(key, other)
         if (event := self._news.pop(box, None)) is not None:
             event.set()
-        return message.size
 
     def _reserve(self, place: str, more: int, kept: Path) -> None:
         """Refuse bytes above the limit of a place; first, delete other messages of it that are not whole."""
@@ -212,7 +204,7 @@ def broker_app(
     """
     store = _Store(folder, limit_bytes, place_bytes)
 
-    def know(key: str, request: Request) -> None:
+    async def know(key: str, request: Request) -> None:
         """Refuse an unknown sender, and keys that the sender may not use, before the body is read."""
         _check_right(_who(request.headers.get("authorization", ""), tokens), request.method, key)
 
@@ -238,11 +230,6 @@ def broker_app(
         status, have = await store.add(key, size, sha256, offset, bytes(chunk))
         return Response(status_code=status, headers={"x-have": str(have)})
 
-    @app.head("/messages/{key:path}")
-    async def head(key: str, size: int, sha256: str) -> Response:
-        _check_sent(size, sha256)
-        return Response(headers={"x-have": str(await store.have(key, size, sha256))})
-
     @app.get("/messages/{key:path}")
     async def get(key: str, offset: int = 0, wait: float = 0) -> Response:
         if offset < 0 or not 0 <= wait <= LONG_POLL:
@@ -261,22 +248,30 @@ def broker_app(
     return app
 
 
+def broker_server(
+    folder: Path, host: str, port: int, certificate: Path, key: Path, limit_bytes: int = MOST_BYTES
+) -> uvicorn.Server:
+    """Return the server of a folder's broker, which `run` starts and `should_exit` ends; it reads tokens from the folder."""
+    config = uvicorn.Config(
+        broker_app(folder, TokenFile(folder), limit_bytes),
+        host=host,
+        port=port,
+        ssl_certfile=certificate,
+        ssl_keyfile=str(key),
+        log_level="warning",
+        server_header=False,
+        timeout_keep_alive=3 * LONG_POLL,
+        timeout_graceful_shutdown=1,  # long polls would hold it
+    )
+    return uvicorn.Server(config)
+
+
 def serve_broker(
     folder: Path, host: str, port: int, certificate: Path, key: Path, limit_bytes: int = MOST_BYTES
 ) -> None:
     """Serve the broker of a folder by HTTPS until the process is stopped; `add_token` lets sides in meanwhile."""
     with exclusive_lock(folder):
-        uvicorn.run(
-            broker_app(folder, TokenFile(folder), limit_bytes),
-            host=host,
-            port=port,
-            ssl_certfile=certificate,
-            ssl_keyfile=str(key),
-            log_level="warning",
-            server_header=False,
-            timeout_keep_alive=3 * LONG_POLL,
-            timeout_graceful_shutdown=1,  # long polls would hold it
-        )
+        broker_server(folder, host, port, certificate, key, limit_bytes).run()
 
 
 class TokenFile(Mapping[str, str]):
@@ -379,20 +374,26 @@ def _check_right(who: str, method: str, key: str) -> None:
     way, place, _ = parts.groups()
     own = who in (COORDINATOR, place)
     sends = way == ("to" if who == COORDINATOR else "from")
-    if not own or (method != "DELETE" and sends != (method in ("PUT", "HEAD"))):
+    if not own or (method != "DELETE" and sends != (method == "PUT")):
         raise _RefusedError(403, f"{method} {shown(key)}: got the token of {who}, expected another. Use your own box.")
 
 
-def _check_sent(size: int, digest: str, offset: int = 0) -> None:
+def _check_sent(size: int, digest: str, offset: int) -> None:
     if not 0 <= offset <= size or _HASH.fullmatch(digest) is None:
         raise _RefusedError(400, f"query: got offset {offset}, size {size}, sha256 {shown(digest)}. Send all three.")
 
 
-def _is_whole(path: Path, digest: str) -> bool:
-    """Flush a file to disk; return whether it has this sha256."""
-    with path.open("rb+") as file:
+def _finish(part: Path, path: Path, digest: str) -> bool:
+    """Flush a file to disk, and give it its name; return False if it has another sha256."""
+    with part.open("rb+") as file:
         os.fsync(file.fileno())
-    return _digest(path) == digest
+    if _digest(part) != digest:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part.replace(path)
+    for folder in (path.parent, path.parent.parent):
+        sync_folder(folder)
+    return True
 
 
 def _digest(path: Path) -> str:

@@ -11,8 +11,8 @@ from tasks.places.planes import open_plane
 from tasks.places.sessions import PlaceSessions
 
 
-def serve_broker(folder: str, port: str, certificate: str, key: str, limit: str) -> None:
-    broker.serve_broker(Path(folder), "127.0.0.1", int(port), Path(certificate), Path(key), int(limit))
+def serve_broker(folder: str, host: str, port: str, certificate: str, key: str, limit: str) -> None:
+    broker.serve_broker(Path(folder), host, int(port), Path(certificate), Path(key), int(limit))
 
 
 def serve_place(

@@ -189,6 +189,8 @@ def test_after_an_absence_another_request_starts_again_and_the_old_one_is_withdr
         session.ask("step", b"a")
     with pytest.raises(PlaceAwayError):
         session.ask("step", b"withdrawn", wait=0)
+    with pytest.raises(PlaceAwayError):
+        session.ask("step", b"other", wait=0)
     with place.answering():
         assert session.ask("step", b"other") == b"rehto"
     assert place.calls == [("step", b"a"), ("step", b"other")]
