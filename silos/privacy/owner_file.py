@@ -23,8 +23,8 @@ from silos.io.atomic_io import file_stamp, write_bytes
 from silos.param_types import Name
 from silos.params_section import Section
 from silos.privacy.differencing import LEAST_ROWS
-from silos.privacy.secret import OPENED
-from silos.sources.source_params import is_public
+from silos.privacy.secret import OPENED, Secret, cell_secret
+from silos.sources.source_params import PUBLIC_KINDS, is_public
 from silos.strict_yaml import NotYamlError, load
 
 OWNER_FILE = "owner.yaml"
@@ -234,6 +234,12 @@ def _file_above(folder: Path) -> Path | None:
     return next((file for file in stores if file.is_file()), None)
 
 
+def secret_of_run(folder: Path) -> Secret | None:
+    """Return the secret by which hashes that a run publishes are keyed; None if the data are public, or have no store."""
+    path = _file_above(folder)
+    return None if path is None or read_owner_file(path).kind in PUBLIC_KINDS else cell_secret(path.parent.parent)
+
+
 def least_rows_of(folder: Path, clients: Collection[str]) -> tuple[int, int]:
     """Return the smallest and the largest `least_rows` of these silos' policies, as `policy_of_run` reads them."""
     least = {policy_of_run(folder, client).least_rows for client in clients}
@@ -286,6 +292,11 @@ class OwnerFile:
     def of(self, client: str) -> Policy:
         """Return what holds for a silo."""
         return self.silos.get(client, self.every)
+
+    @property
+    def kind(self) -> str | None:
+        """Return the kind of the source; None if no source is fixed."""
+        return self.data["source"]["kind"] if self.data else None
 
     @property
     def restricts_rows(self) -> bool:

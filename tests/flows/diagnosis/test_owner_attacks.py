@@ -14,6 +14,7 @@ from flows.partition import make
 from flows.results.serving.client_statistics import client_statistics
 from flows.training.run_context import check_allowed
 from flows.training.training_setup import training_setup
+from silos.client_store import ClientStore
 from silos.errors import RefusalError, UserError
 from silos.privacy.owned_source import check_file
 from tasks.diagnosis.report_summary import report_summary
@@ -205,6 +206,22 @@ def test_the_hash_of_a_version_confirms_no_guess(hospital, world_at, tmp_path):
     assert make(hospital.here.open("data.seed=1", "data.seed=0"))["data_version"] == version, (
         "with the secret it is equal"
     )
+
+
+def test_the_hash_of_outcomes_in_runs_confirms_no_guess(hospital, world_at, tmp_path):
+    """Of twelve test rows, an attacker stores each of the 4,096 outcomes elsewhere, and compares the hashes."""
+    outcomes = {"correct": np.array([[1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0]], np.uint8)}
+    elsewhere = Hospital(world_at(tmp_path / "elsewhere"))
+    elsewhere.save(table())
+    make(elsewhere.here.open())
+    runs = [project.store.runs / "first" / "fedavg-0" for project in (hospital.here.open(), elsewhere.here.open())]
+    own, guess = (each.here.open().store.private(run) for each, run in zip((hospital, elsewhere), runs, strict=True))
+    ref = own.save("outcomes", ["north"], outcomes)
+    assert ref != guess.save("outcomes", ["north"], outcomes)
+    assert ref != ClientStore(str(tmp_path / "plain")).save("outcomes", ["north"], outcomes)
+    later = hospital.here.open().store.private(runs[0].parent.parent / "second" / "fedavg-0")
+    assert later.save("outcomes", ["north"], outcomes) == ref, "equal outcomes of two runs are found"
+    np.testing.assert_array_equal(own.load("outcomes", ref, "north")["correct"], outcomes["correct"][0])
 
 
 def test_show_stats_and_diff_tell_no_class_of_one_row(hospital):
