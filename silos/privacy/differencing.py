@@ -5,9 +5,10 @@ with two reports subtracts groups of one from groups of the other. The result is
 less a sum over the rows that were added. A single removed row shows by its sign, however many were added. So each of the
 two must be none, or LEAST_ROWS or more.
 
-They are counted in every column by itself: in the cells of a column of the source, in the bins of a feature, and in the
-column of whole rows. Cells that are in both reports cancel. So a change of few rows in one column shows under changes of
-many rows in other columns, and so does a row that left while others were given another class.
+They are counted in whole rows with their class, for all choices of groups (`smallest_difference`), and in every column by
+itself (`smallest_change`): in the cells of a column of the source, and in the bins of a feature. Cells that are in both
+reports cancel. So a change of few rows in one column shows under changes of many rows in other columns, and so does a row
+that left while others were given another class.
 
 Where a row names its unit (such as a patient), units are counted: ten rows of one unit are one. Otherwise copies of a
 row count once, since a sum over ten copies reveals the row.
@@ -78,13 +79,13 @@ class Values:
         """Collect the tokens of rows, sorted to hide the order of rows.
 
         tokens: (rows, columns), at most MOST_TOKEN; used: (rows, columns) bool, values that are reported; group: (rows,) the
-        index in `groups`, or -1 of rows that are not reported; rows: (rows,) uint64, equal for equal rows but for their
-        labels; units: (rows,) uint64.
+        index in `groups`, or -1 of rows that are not reported; rows: (rows,) uint64, equal for equal rows of a class; units:
+        (rows,) uint64.
         """
         columns = [*columns, ROW]
         tokens = np.column_stack([tokens, np.minimum(rows >> np.uint64(34), MOST_TOKEN)])
         used = np.column_stack([used, np.ones(len(rows), bool)])
-        copy = np.minimum(_copies_before(rows ^ (group.astype(np.uint64) << np.uint64(40))), 2).astype(np.uint32)
+        copy = np.minimum(_copies_before(rows), 2).astype(np.uint32)
         marked = np.where(used, tokens.astype(np.uint32) << np.uint32(2) | copy[:, None], _UNUSED)
         of_group = [np.flatnonzero(group == at) for at in range(len(groups))]
         sizes = np.array([used[at].sum(0) for at in of_group], np.int64).reshape(len(groups), len(columns)).T
@@ -130,12 +131,15 @@ class Values:
 
     def check(self, least: int = LEAST_ROWS) -> None:
         """Raise ValueError for a group with fewer than `least` different rows or units."""
+        ids, group, units = self.rows()
         for at, name in enumerate(self.groups):
-            end = self._ends[-1] - self.sizes[-1, at + 1 :].sum()
-            rows = slice(end - self.sizes[-1, at], end)
-            ids = self.tokens[rows] >> np.uint32(2) if self.units is None else self.units[rows]
-            if len(np.unique(ids)) < least:
+            if len(np.unique((ids if units is None else units)[group == at])) < least:
                 raise ValueError(f"class {name!r} would be reported, and has fewer than {least} different rows")
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return the identity of each row, the index of its group, and its unit or None."""
+        _, tokens, group, units = self.flat([ROW], {name: at for at, name in enumerate(self.groups)})
+        return tokens >> np.uint32(2), group, units
 
     @cached_property
     def _ends(self) -> np.ndarray:
@@ -168,22 +172,42 @@ def _copies_before(hashes: np.ndarray) -> np.ndarray:
     return before
 
 
-def smallest_change(before: Values, after: Values, of_rows: bool = False) -> int:
-    """Return the fewest rows, above 0, that the difference of one column removes or adds; 0 if no column changed.
+def smallest_difference(before: Values, after: Values) -> int:
+    """Return the fewest whole rows, above 0, that any groups of one report less groups of the other leave; 0 if none do.
+
+    For each group of one report, either some of its rows are in no group of the other report; these remain, whatever
+    is chosen there. Or all its rows are in the other's groups; then the fewest remain if one of them is not chosen.
+    """
+    return min((size for pair in ((before, after), (after, before)) for size in _left(*pair)), default=0)
+
+
+def _left(report: Values, other: Values) -> Iterator[int]:
+    """Yield for each group of a report how many rows or units remain at least, if any can."""
+    (ids, group, units), (other_ids, other_group, _) = (each.rows() for each in (report, other))
+    (rows, at, copies), (theirs, their_at, their_copies) = (
+        np.unique(each, return_index=True, return_counts=True) for each in (ids, other_ids)
+    )
+    _, mine, same = np.intersect1d(rows, theirs, assume_unique=True, return_indices=True)
+    cancels = copies[mine] <= their_copies[same]
+    partner, group_of_row = np.full(len(rows), -1), group[at]
+    partner[mine[cancels]] = other_group[their_at[same[cancels]]]
+    for each in np.unique(group_of_row):
+        members = group_of_row == each
+        alone = members & (partner < 0)
+        parts = [alone] if alone.any() else [members & (partner == one) for one in np.unique(partner[members])]
+        for part in parts:
+            yield int(part.sum()) if units is None else len(np.unique(units[np.isin(ids, rows[part])]))
+
+
+def smallest_change(before: Values, after: Values) -> int:
+    """Return the fewest values, above 0, that the difference of one column removes or adds; 0 if no column changed.
 
     Columns are compared for each class, and for classes together, since rows may be given another class. A class that
-    one report has alone is also compared together with the pool, into which it may have moved. of_rows: compare whole
-    rows only, of reports of which one stands for a part of a silo's rows.
+    one report has alone is compared together with the pool, into which it may have moved.
     """
     merged = _merged_groups(before.groups, after.groups)
-    apart = {name: at for at, name in enumerate(sorted({*before.groups, *after.groups}))}
-    smallest = list[int]()
-    for names in _chunks(before, after, [ROW] if of_rows else after.columns):
-        together = _changes(names, before, after, merged)
-        smallest += [together.smallest()] if together else []
-        alone = _changes(names, before, after, apart) if len(apart) > len({*merged.values()}) else None
-        smallest += [alone.smallest_of_group()] if alone else []
-    return min((size for size in smallest if size), default=0)
+    changes = (_changes(names, before, after, merged) for names in _chunks(before, after))
+    return min((size for each in changes if each and (size := each.smallest())), default=0)
 
 
 def other_bins(before: Values, after: Values) -> list[str]:
@@ -219,11 +243,11 @@ def _merged_groups(before: Sequence[str], after: Sequence[str]) -> dict[str, int
     return {name: common.index(name) if name in common else len(common) for name in {*before, *after}}
 
 
-def _chunks(before: Values, after: Values, columns: Sequence[str]) -> Iterator[list[str]]:
-    """Yield those of the columns that differ, some at a time."""
+def _chunks(before: Values, after: Values) -> Iterator[list[str]]:
+    """Yield the columns that differ, but that of whole rows, some at a time."""
     chunk, size = list[str](), 0
     # cells of other bins are other cells; of common values they are refused (`other_bins`)
-    both = [name for name in columns if name in before.columns and _has_same_bins(name, before, after)]
+    both = [name for name in after.columns[:-1] if name in before.columns and _has_same_bins(name, before, after)]
     for name in (name for name in both if not _same(name, before, after)):
         parts = [values.column(name) for values in (before, after)]
         added = sum(int(part.stop - part.start) for part in parts)
@@ -257,7 +281,7 @@ class _Changes:
 
     column: (values,) indices; group: (values,) indices below `groups`; identity: (values,), equal for equal values of a
     column; more, more_rows: (values,) how many more the second report has, of all rows and without further copies; units:
-    (values,), None unless both reports name them, of one column; of_cells: (values,) bool, of columns of the source.
+    (values,), None unless both reports name them, of one column; in_bins: (values,) bool, of columns of bins.
     """
 
     column: np.ndarray
@@ -266,12 +290,14 @@ class _Changes:
     more: np.ndarray
     more_rows: np.ndarray
     units: np.ndarray | None
-    of_cells: np.ndarray
+    in_bins: np.ndarray
     groups: int
 
     def smallest(self) -> int:
         """Return the fewest rows that a column lost or got in a choice of groups."""
-        sizes = [self.smallest_of_group()]
+        segment = self.column * self.groups + self.group
+        order = np.argsort(segment, kind="stable")
+        sizes = [self._smallest(segment[order], self.more[order], self.more_rows[order], order)]
         for chosen in self._together():
             inside = np.flatnonzero(np.isin(self.group, chosen))
             # column by column, and equal values of a column one after the other
@@ -280,12 +306,6 @@ class _Changes:
             more, more_rows = (np.add.reduceat(each[order], starts) for each in (self.more, self.more_rows))
             sizes.append(self._smallest(self.column[order[starts]], more, more_rows, order[starts]))
         return min((size for size in sizes if size), default=0)
-
-    def smallest_of_group(self) -> int:
-        """Return the fewest rows that a column lost or got in a single group."""
-        segment = self.column * self.groups + self.group
-        order = np.argsort(segment, kind="stable")
-        return self._smallest(segment[order], self.more[order], self.more_rows[order], order)
 
     def _smallest(self, segment: np.ndarray, more: np.ndarray, more_rows: np.ndarray, at: np.ndarray) -> int:
         """Return the fewest rows that a segment, a part of the values in order, lost or got; 0 if none did."""
@@ -307,7 +327,7 @@ class _Changes:
         In a column of mostly different values, one of them is then in another group. Without such a column, they may.
         """
         found = list[bool]()
-        for column in np.unique(self.column[self.of_cells]).tolist():
+        for column in np.unique(self.column[~self.in_bins]).tolist():
             inside = self.column == column
             identity, index = np.unique(self.identity[inside], return_inverse=True)
             more = self.more[inside]
@@ -353,5 +373,5 @@ def _changes(names: Sequence[str], before: Values, after: Values, merged: Mappin
     changed = changed[np.argsort(column[first[changed]], kind="stable")]
     at = first[changed]
     of_units = None if unit is None else unit[at]
-    of_cells = np.array([not name.endswith((IN_BINS, ROW)) for name in names])[column[at]]
-    return _Changes(column[at], group[at], identity[at], more[changed], more_rows[changed], of_units, of_cells, width)
+    in_bins = np.array([name.endswith(IN_BINS) for name in names])[column[at]]
+    return _Changes(column[at], group[at], identity[at], more[changed], more_rows[changed], of_units, in_bins, width)

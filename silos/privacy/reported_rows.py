@@ -6,8 +6,8 @@ a silo that reports records the keyed hashes of its cells, in `private/.rows/<st
 refuses to report rows that silos of another partition reported, but for those that it has reported there as well: its own
 ledger covers these. Each partition of a sweep has ledgers of its own, which cover no rows of others.
 
-Rows are found by their cells in the columns of the same name. Not found are fewer than LEAST_ROWS rows, or as many as
-coincide by chance, as in a table of a few categories.
+Rows are found by their cells in the columns of both, whatever their names. Not found are fewer than LEAST_ROWS rows, or as
+many as coincide by chance, as in a table of a few categories.
 """
 
 import json
@@ -119,9 +119,7 @@ class _Reported:
 
         own: the silo that reports these rows, if its ledger covers those that it has here.
         """
-        at = {name: index for index, name in enumerate(self.columns)}
-        pairs = [(index, at[name]) for index, name in enumerate(cells.columns.names) if name in at]
-        pairs = [(mine, theirs) for mine, theirs in pairs if self._in_common(cells.hashes[:, mine], theirs)]
+        pairs = self._common_columns(cells)
         if not pairs or not len(cells.hashes):
             return "", 0
         mine = np.unique(join_cells(cells.hashes[:, [index for index, _ in pairs]]))
@@ -134,10 +132,24 @@ class _Reported:
             return "", 0
         return str(self.silos[found[0]]), len(found)
 
-    def _in_common(self, values: np.ndarray, column: int) -> bool:
-        """Return whether values are among those of a column: LEAST_ROWS different ones, or all of fewer."""
-        values = np.unique(values)
-        return len(np.intersect1d(values, self._distinct[column], assume_unique=True)) >= min(LEAST_ROWS, len(values))
+    def _common_columns(self, cells: RawCells) -> list[tuple[int, int]]:
+        """Return which columns have the same cells here and there, by name if enough are in common, or by cells.
+
+        Enough are LEAST_ROWS different ones, or all of fewer. The columns of arrays are named by params.
+        """
+        names, values = cells.columns.names, [np.unique(column) for column in cells.hashes.T]
+        common = np.array([[len(np.intersect1d(a, b, assume_unique=True)) for b in self._distinct] for a in values])
+        at = {name: index for index, name in enumerate(self.columns)}
+        pairs = [
+            (mine, at[name])
+            for mine, name in enumerate(names)
+            if name in at and common[mine, at[name]] >= min(LEAST_ROWS, len(values[mine]))
+        ]
+        for mine in sorted({*range(len(names))} - {mine for mine, _ in pairs}):
+            common[:, [theirs for _, theirs in pairs]] = 0
+            if common[mine].max() >= LEAST_ROWS:
+                pairs.append((mine, int(common[mine].argmax())))
+        return pairs
 
     @cached_property
     def _distinct(self) -> list[np.ndarray]:

@@ -64,17 +64,17 @@ def report_models(cohort: Cohort, private: ClientStore, design: Design) -> list[
     return messages
 
 
-def second_half(ledger: Ledger, local: LocalSummary) -> np.ndarray:
+def second_half(ledger: Ledger, local: LocalSummary, query: Query) -> np.ndarray:
     """Return the rows of the second half: (rows,) bool.
 
     Copies, and rows of one unit, are in one half, which follows from the client's secret.
     """
-    return (local.units(ledger) & np.uint64(1)).astype(bool)
+    return (local.units(ledger, query) & np.uint64(1)).astype(bool)
 
 
 def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[np.ndarray]:
     _check_products(local.client, design)
-    column, second = local.columns(design.query), second_half(ledger, local)
+    column, second = local.columns(design.query), second_half(ledger, local, design.query)
     included = classes_in_both_halves(column, local.row_ids, second, least_rows=local.least_rows)
 
     def compute(_: Draw) -> dict[str, np.ndarray]:
@@ -143,7 +143,7 @@ def _report_predictions(
     ledger: Ledger, local: LocalSummary, design: Design, models: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
     query, layout = design.query, design.query.layout
-    column, x, second = local.columns(query), local.features(query), second_half(ledger, local)
+    column, x, second = local.columns(query), local.features(query), second_half(ledger, local, query)
 
     def compute(draw: Draw) -> dict[str, np.ndarray]:
         # one draw for all models: the mean of ten with draws of their own would reveal what rounding hides

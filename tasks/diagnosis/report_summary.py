@@ -47,7 +47,7 @@ from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.owner_file import check_command, check_messages, policy_file
 from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
-from silos.raw_cells import RawCells, cells_of_arrays, join_cells
+from silos.raw_cells import RawCells, cells_of_arrays, hash_numbers, hash_texts, join_cells
 from silos.row_units import count_copies, number_units, unit_weights
 from silos.sources.source_params import PUBLIC_KINDS
 from silos.storage.manifest import schema_of
@@ -169,14 +169,21 @@ class LocalSummary:
             withheld[feature] = columns
         return withheld
 
-    @property
-    def whole_rows(self) -> np.ndarray:
-        """Hash the cells of each row but its label: (rows,) uint64."""
-        return join_cells(np.delete(self.cells.hashes, self.cells.columns.label, 1))
+    def rows(self, query: Query) -> np.ndarray:
+        """Hash the cells of each row with its class's name, or with its target if there are no classes: (rows,) uint64.
 
-    def units(self, ledger: Ledger) -> np.ndarray:
+        The name is used since a class's code changes when another silo brings a label that sorts before it.
+        """
+        if query.layout.targets or query.targets:
+            labels = hash_numbers(self.y)
+        else:
+            names = [self._name(c) for c in range(query.layout.classes)]
+            labels = hash_texts(names)[query.layout.classes_of(self.y)]
+        return join_cells(np.column_stack([self.cells.hashes, labels]))
+
+    def units(self, ledger: Ledger, query: Query) -> np.ndarray:
         """Hash the unit of each row, which is the row itself if rows have none: (rows,) uint64, keyed."""
-        return ledger.unit_hashes(self.whole_rows if self.unit is None else self.unit)
+        return ledger.unit_hashes(self.rows(query) if self.unit is None else self.unit)
 
     def covered(self, ledger: Ledger, query: Query, halves: tuple[np.ndarray, np.ndarray] | None = None) -> Values:
         """Return the cells behind each count and moment, which the ledger compares with other answers.
@@ -239,7 +246,7 @@ class LocalSummary:
             np.stack(reported, 1) if reported else np.zeros((len(x), 0), bool),
             np.where(group < 0, -1, np.searchsorted(present, group)),
             [names[index] for index in present],
-            self.whole_rows,
+            self.rows(query),
             None if self.unit is None else ledger.unit_hashes(self.unit),
             bins,
             "" if self.unit is None else str(self._unit_column),

@@ -341,7 +341,9 @@ def test_where_the_owner_wants_more_rows_a_difference_covers_as_many(tmp_path, t
         ledger.answer("v4", "means", never, values=told(*range(100, 119)))
 
 
-def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_before_it_is_told(ledger, monkeypatch, told):
+def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_before_it_is_told(
+    ledger, monkeypatch, told
+):
     """Else a power cut leaves a ledger that names a file that is not there, or somebody who heard what was never told."""
     did, sync, rename = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (did.append(Path(f"/proc/self/fd/{file}").resolve()), sync(file)))
