@@ -22,8 +22,8 @@ from silos.versioning import data_versions, dvc_files
 from silos.versioning.data_versions import recover
 from tasks.tracking.json_io import read_json
 
-SOURCE_HASHES = Path("runs") / "sources.json"
-"""The hashes of the files that each partition was made from."""
+SOURCE_HASHES = Path("private") / ".sources.json"
+"""The hashes of the files that each partition was made from; they would confirm a guess of a row, so they are private."""
 
 
 @dataclass

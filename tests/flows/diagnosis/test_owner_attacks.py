@@ -1,8 +1,10 @@
 """An asker may run any command with any params, and not write private/: attacks that got rows of a table once."""
 
 import csv
+import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from flows.training.run_context import check_allowed
 from flows.training.training_setup import training_setup
 from silos.client_store import ClientStore
 from silos.errors import RefusalError, UserError
-from silos.privacy.owned_source import check_file
+from silos.privacy.owned_source import check_file, store_of
 from tasks.diagnosis.report_summary import report_summary
 from tasks.execution.task_runner import PlainRunner, map_clients
 
@@ -222,6 +224,58 @@ def test_the_hash_of_outcomes_in_runs_confirms_no_guess(hospital, world_at, tmp_
     later = hospital.here.open().store.private(runs[0].parent.parent / "second" / "fedavg-0")
     assert later.save("outcomes", ["north"], outcomes) == ref, "equal outcomes of two runs are found"
     np.testing.assert_array_equal(own.load("outcomes", ref, "north")["correct"], outcomes["correct"][0])
+
+
+DEALT = "data.scheme=[{kind: equal, clients: 2}]"
+
+
+def test_rows_that_are_dealt_at_random_are_reported_under_one_seed(hospital):
+    """Once, each seed dealt a row to another silo of the same names, with a budget of its own."""
+    shutil.rmtree(hospital.folder / "private")
+    said = {}
+    for seed in (0, 1):
+        project = hospital.here.open(DEALT, f"data.seed={seed}", "diagnose.noise={epsilon: 1}")
+        make(project)
+        said[seed] = run_diagnosis(project, PlainRunner())[1]["refused"]
+    assert said[0] == {}
+    assert all("training rows that other silos of private/visits reported" in each for each in said[1].values())
+    assert len(said[1]) == 2
+
+
+def test_rows_of_a_sweep_over_partitions_are_reported_through_one_ledger(hospital):
+    """Once, each partition of a sweep had ledgers of its own, with other silos of the same names."""
+    shutil.rmtree(hospital.folder / "private")
+    project = hospital.here.open(DEALT)
+    make(project)
+    assert not run_diagnosis(project, PlainRunner())[1]["refused"]
+    swept = project.derive([DEALT, "data.seed=1"], derived=True)
+    said = run_diagnosis(swept, PlainRunner())[1]["refused"].values()
+    assert [each.count("or in silos of several partitions, would have several budgets") for each in said] == [1, 1]
+    with pytest.raises(
+        RefusalError, match=r"got data of private/visits/owner\.yaml, expected public or simulated data"
+    ):
+        _ = replace(project, scratch=hospital.folder / "scratch").ledgers
+
+
+def test_other_rows_of_a_plugins_kind_need_a_file_that_the_owner_writes(hospital):
+    """Which keys of a plugin choose its rows, and which recode them, is not known."""
+    private, found = hospital.folder / "private", []
+    for name in ("first", "second"):
+        (private / name).mkdir()
+        (private / name / "owner.yaml").write_text(f"data: {{source: {{kind: warehouse, table: {name}}}}}")
+        found.append(
+            [store_of(hospital.folder, asked, "warehouse", None).name for asked in ("first", "second", "third")]
+        )
+    assert found == [["first", "first", "first"], ["first", "second", "first"]]
+
+
+def test_no_hash_of_the_source_lies_in_runs(hospital):
+    """Once, its md5 in runs/sources.json confirmed a guess of the last unknown cell."""
+    md5 = hashlib.md5((hospital.folder / "visits.csv").read_bytes()).hexdigest().encode()
+    files = [path for path in hospital.folder.rglob("*") if path.is_file()]
+    found = {path.relative_to(hospital.folder).parts[0] for path in files if md5 in path.read_bytes()}
+    assert found == {"private"}
+    assert not hospital.here.open().data.is_source_changed()
 
 
 def test_show_stats_and_diff_tell_no_class_of_one_row(hospital):
