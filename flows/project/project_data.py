@@ -73,7 +73,7 @@ class ProjectData:
         key = ("verified", self.derived, self.plugins, self.params.model_dump_json())
         if key not in self.checked.results:
             if self.derived:
-                check_source(self.root, self.params)  # before rows are read
+                check_source(self.root, self.params, of_sweep=True)  # before rows are read
                 self.checked.results[key] = self._in_cache()
             else:
                 silos = self._recorded()

@@ -58,8 +58,11 @@ def check_partition(root: Path, data: DataParams) -> None:
     check_source(root, data)
 
 
-def check_source(root: Path, data: DataParams) -> None:
-    """Raise RefusalError if params set a key that the owner's file fixes; nothing is fixed without such a file."""
+def check_source(root: Path, data: DataParams, of_sweep: bool = False) -> None:
+    """Raise RefusalError if params set a key that the owner's file fixes; nothing is fixed without such a file.
+
+    of_sweep: of a partition of a sweep, which the seed draws. Its rows are reported only if no other silo reported them.
+    """
     store = find_store(root, data)
     path = store / OWNER_FILE
     if not path.exists():
@@ -78,7 +81,7 @@ def check_source(root: Path, data: DataParams) -> None:
         )
     for key, got, expected in _differences(owner, data, path):
         section = re.split(r"[.\[]", key)[0]
-        if not {key, section} & {*owner.may_differ}:
+        if not {key, section} & {*owner.may_differ, *(["seed"] if of_sweep else [])}:
             raise RefusalError(
                 f"params.yaml: data.{key}: got {shown(got)}, expected {shown(expected)}, as the silos' owner has set in "
                 f"{where}. Set it so, or let the owner add {section if '[' in key else key} to may_differ there."

@@ -33,14 +33,14 @@ MOST_BINS = 1024
 COMMANDS = ("diagnose", "evaluate", "export", "partition", "predict", "run", "show", "stats")
 """What silos may be asked for; `run` is all training, also that of compare, tune, advise and reproduce."""
 
-_FIXED = ("source", "features", "scheme", "split")
-"""The keys of `data` that an owner's file fixes: all but its name, and the seed of draws."""
+_FIXED = ("source", "features", "scheme", "split", "seed")
+"""The keys of `data` that an owner's file fixes: all but its name. Each seed draws other training rows to be reported."""
 
 _DERIVED = ".partitions"  # of sweeps: each has its own ledgers, and the file of the data that they are made from
 _TEXT = """\
 # What may be asked of these silos, in all runs together. Only their owner changes this file: params.yaml can ask for less,
 # never for more. docs/owner.md explains each key.
-{data}may_differ: []        # more keys of data that params may set otherwise, such as [source.drop, features, scheme, split]
+{data}may_differ: []        # more keys of data that params may set otherwise, such as [source.drop, features, scheme, seed]
 commands: all         # or a list of diagnose, evaluate, export, partition, predict, run (all training), show, stats
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
@@ -119,7 +119,7 @@ def _section(data: DataParams | None) -> str:
     lines = ["data:", "  source:", *(f"    {key}: {json.dumps(value)}" for key, value in recipe["source"].items())]
     for key in ("features", "scheme"):
         lines += [f"  {key}:", *(f"    - {json.dumps(value)}" for value in recipe[key])] if recipe.get(key) else []
-    lines.append(f"  split: {json.dumps(recipe['split'])}")
+    lines += [f"  split: {json.dumps(recipe['split'])}", f"  seed: {data.seed}"]
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -226,6 +226,18 @@ def test_the_hash_of_outcomes_in_runs_confirms_no_guess(hospital, world_at, tmp_
     np.testing.assert_array_equal(own.load("outcomes", ref, "north")["correct"], outcomes["correct"][0])
 
 
+def test_each_seed_would_report_other_training_rows_of_a_large_silo(hospital):
+    """Once, the sums of as many seeds as a silo has rows, whose draws are known by their numbers, gave all rows."""
+    split = "data.split={validation: 0.0, test: 0.4}"
+    hospital.save(table(rows=1200))
+    hospital.owner(may_differ=["split"])
+    assert answered(hospital.diagnose(split))
+    said = hospital.diagnose(split, "data.seed=1")
+    assert f"params.yaml: data.seed: got 1, expected 0, {FIXED}" in said
+    hospital.owner(may_differ=["split", "seed"])
+    assert answered(hospital.diagnose(split, "data.seed=1"))
+
+
 DEALT = "data.scheme=[{kind: equal, clients: 2}]"
 
 
@@ -234,6 +246,8 @@ def test_rows_that_are_dealt_at_random_are_reported_under_one_seed(hospital):
     shutil.rmtree(hospital.folder / "private")
     said = {}
     for seed in (0, 1):
+        if seed:
+            hospital.owner(may_differ=["seed"])
         project = hospital.here.open(DEALT, f"data.seed={seed}", "diagnose.noise={epsilon: 1}")
         make(project)
         said[seed] = run_diagnosis(project, PlainRunner())[1]["refused"]
