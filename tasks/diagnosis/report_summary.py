@@ -128,9 +128,10 @@ class LocalSummary:
 
     @cached_property
     def version(self) -> str:
-        """A hash of these rows; changes at other clients do not change it."""
-        units = b"" if self.unit is None else self.unit.tobytes()
-        return hashlib.blake2b(self.x.tobytes() + self.y.tobytes() + units, digest_size=16).hexdigest()
+        """A hash of these rows; changes at other clients do not change it. The keyed cells hide data of one's own."""
+        parts = (self.x, self.y, self.unit, self._stored_cells)
+        content = b"".join(part.tobytes() for part in parts if part is not None)
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
 
     def features(self, query: Query) -> np.ndarray:
         """Return (rows, features) float64, NaN if missing."""

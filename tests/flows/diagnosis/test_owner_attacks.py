@@ -17,9 +17,11 @@ from flows.results.serving.client_statistics import client_statistics
 from flows.training.run_context import check_allowed
 from flows.training.training_setup import training_setup
 from silos.client_store import ClientStore
+from silos.cohort import Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owned_source import check_file, store_of
-from tasks.diagnosis.report_summary import report_summary
+from tasks.diagnosis.report_summary import LocalSummary, report_summary
+from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner, map_clients
 
 HEADER = ["hospital", "patient", "age", "crp", "sex", "ward", "outcome"]
@@ -208,6 +210,13 @@ def test_the_hash_of_a_version_confirms_no_guess(hospital, world_at, tmp_path):
     assert make(hospital.here.open("data.seed=1", "data.seed=0"))["data_version"] == version, (
         "with the secret it is equal"
     )
+    assert version_of_north(hospital) != version_of_north(guess), "a message names it if it prevents a mean and scale"
+
+
+def version_of_north(hospital):
+    silos = hospital.here.open().silos
+    opened = load_rows(silos, Stack(("north",), 1), "train", "cpu")
+    return LocalSummary(silos, "north", opened.x[0], opened.y[0]).version
 
 
 def test_the_hash_of_outcomes_in_runs_confirms_no_guess(hospital, world_at, tmp_path):
