@@ -13,7 +13,10 @@ import numpy as np
 from silos.errors import UserError
 from silos.io.atomic_io import file_stamp, unfinished, write_bytes
 from silos.param_types import is_plain
+from silos.privacy.owner_file import secret_of_run
+from silos.privacy.secret import Secret
 
+_KEYED = "k"  # the first letter of a keyed hash
 _STALE = 3600.0  # seconds after which an unfinished file is taken for a dead process's
 
 
@@ -21,7 +24,8 @@ _STALE = 3600.0  # seconds after which an unfinished file is taken for a dead pr
 class ClientStore:
     """A folder of private tensors, in sections ("weights", "statistics", ...), outside the versioned data/.
 
-    A reference is "<hash of the file>/<row in it>"; it reveals nothing of the contents.
+    A reference is "<hash of the file>/<row in it>". References lie in runs/, so the hash of data of one's own is keyed with
+    the silos' secret and starts with `k`: an unkeyed hash would confirm guesses, such as the outcomes of a few test rows.
     """
 
     folder: str
@@ -49,7 +53,7 @@ class ClientStore:
         if not clients:
             return {}
         data = save({name: np.ascontiguousarray(tensor) for name, tensor in sorted(tensors.items())})
-        digest = _digest(data)
+        digest = self._digest(data, secret_of_run(Path(self.folder)))
         path = self._path(section, digest)
         if not _has_content(path, data):
             write_bytes(path, data)
@@ -108,6 +112,11 @@ class ClientStore:
         """Return the names of the sections that hold tensors."""
         return sorted({path.parent.name for path in Path(self.folder).glob("*/*.safetensors")})
 
+    def _digest(self, data: bytes, secret: Secret | None) -> str:
+        if secret is None:
+            return hashlib.blake2b(data, digest_size=16).hexdigest()
+        return f"{_KEYED}{secret.seal(data)[:32]}"
+
     def _folder(self, section: str) -> Path:
         if not is_plain(section):
             raise ValueError(f"section: got {section!r}, expected a plain folder name")
@@ -133,7 +142,8 @@ class ClientStore:
         description = f"{path}, the private section {section} of client {client},"
         try:
             if _verified.get(str(path)) != file_stamp(path):
-                if _digest(path.read_bytes()) != digest:
+                secret = secret_of_run(Path(self.folder)) if digest.startswith(_KEYED) else None
+                if self._digest(path.read_bytes(), secret) != digest:
                     raise UserError(f"{description} is damaged. {_WAY_OUT}")
                 _mark_verified(path)
             with safe_open(path, framework="numpy") as file:
@@ -158,10 +168,6 @@ def _mark_verified(path: Path) -> None:
         _verified[str(path)] = file_stamp(path)
         while len(_verified) > _MAX_VERIFIED:
             _verified.pop(next(iter(_verified)), None)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _has_content(path: Path, data: bytes) -> bool:

@@ -168,8 +168,8 @@ class Silos:
         for place in self.by_place() if self.manifest.places else ():
             if not (Path(self.folder) / self.manifest.places[place].files[0]).exists():
                 raise UserError(
-                    f"data/{self.manifest.name}: got rows at place {place}, which do not leave it, expected them here. Use a "
-                    "command that runs over places, with runner.kind places (docs/places.md), or run this one at a place."
+                    f"data/{self.manifest.name}: got rows at place {place}, which do not leave it, expected them here. Use "
+                    "a command that runs over places, with runner.kind places (docs/places.md), or run it at a place."
                 )
 
     def only_place(self) -> str:

@@ -10,6 +10,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+MOST_TOKEN = 2**30 - 2
+"""The largest hash of a cell; two bits are left for the number of copies of a row."""
+
 _PICTURE = ("picture 0", "picture 1")
 _EMPTY = 0
 
@@ -36,7 +39,7 @@ class RawColumns:
 
 @dataclass(frozen=True, eq=False)
 class RawCells:
-    """The cells of rows: hashes (rows, columns) uint32, equal for equal cells, 0 for empty ones; and the columns."""
+    """The cells of rows, and the columns: hashes (rows, columns) uint32 of 30 bits, equal for equal cells; 0 if empty."""
 
     hashes: np.ndarray
     columns: RawColumns
@@ -55,7 +58,7 @@ def cells_of_arrays(x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> RawCe
     if x.ndim != 2:
         flat = np.ascontiguousarray(x.reshape(len(x), int(np.prod(x.shape[1:]))))
         digests = b"".join(hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in flat)
-        halves = np.frombuffer(digests, "<u4").reshape(len(x), 2).astype(np.uint32)
+        halves = np.frombuffer(digests, "<u4").reshape(len(x), 2).astype(np.uint32) >> np.uint32(2)
         return RawCells(np.concatenate([halves, label], 1), RawColumns((*_PICTURE, "the label"), (), 2))
     width = x.shape[1]
     named = tuple(names) or tuple(f"x{index}" for index in range(width))
@@ -63,12 +66,21 @@ def cells_of_arrays(x: np.ndarray, y: np.ndarray, names: Sequence[str]) -> RawCe
     return RawCells(hashes, RawColumns((*named, "the label"), tuple(range(width)), width))
 
 
+def join_cells(hashes: np.ndarray) -> np.ndarray:
+    """Hash each row of cells (rows, columns) to 64 bits, (rows,) uint64."""
+    joined = np.zeros(len(hashes), np.uint64)
+    for column in hashes.T:
+        joined = (joined ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        joined ^= joined >> np.uint64(29)
+    return joined
+
+
 def hash_numbers(values: np.ndarray) -> np.ndarray:
-    """Hash numbers, float64 of any shape, to uint32: −0 as 0; a missing value, NaN, is an empty cell."""
+    """Hash numbers, float64 of any shape, to 30 bits: −0 as 0; a missing value, NaN, is an empty cell."""
     bits = (np.ascontiguousarray(values, np.float64) + 0.0).view(np.uint64)
     bits = (bits ^ bits >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
-    hashes = np.maximum((bits ^ bits >> np.uint64(31)) >> np.uint64(32), 1)
+    hashes = np.clip((bits ^ bits >> np.uint64(31)) >> np.uint64(34), 1, MOST_TOKEN)
     return np.where(np.isnan(values), _EMPTY, hashes).astype(np.uint32)
 
 
@@ -88,5 +100,5 @@ def hash_texts(values: Sequence[object]) -> np.ndarray:
     for index, text in texts:
         if text:
             digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4, person=b"cell").digest()
-            hashes[index] = max(int.from_bytes(digest, "little"), 1)
+            hashes[index] = min(max(int.from_bytes(digest, "little") >> 2, 1), MOST_TOKEN)
     return hashes

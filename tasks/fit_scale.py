@@ -19,7 +19,7 @@ from models.diagnosis.client_summaries.client_summary import Layout, count_diffe
 from models.diagnosis.client_summaries.query import Query
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from silos.privacy.differencing import EVERY, OTHER
+from silos.privacy.differencing import OTHER
 from silos.privacy.ledger import Ledger, StandInAnswer
 from silos.privacy.report_rules import Kind
 from silos.standardizer import Standardizer
@@ -100,9 +100,8 @@ def _client_moments(ledger: Ledger, summary: LocalSummary, query: Query, inputs:
         reportable = _reportable_rows(summary, query, x)
         if not reportable.any():
             return [(empty, "") for empty in zeros]
-        rows = summary.rows(ledger, query)
         entries = [
-            _ledger_entry(ledger, summary, query, kind, names, x[:, columns], reportable[:, columns], rows)
+            _ledger_entry(ledger, summary, query, kind, names, x[:, columns], reportable[:, columns])
             for kind, names, columns in requests
         ]
     return [
@@ -143,24 +142,16 @@ def _ledger_entry(
     names: tuple[str, ...],
     x: np.ndarray,
     reportable: np.ndarray,
-    rows: np.ndarray,
 ) -> StandInAnswer:
-    """Record the moments of the columns of one kind, x (rows, columns), in the client's ledger.
-
-    A column with missing values is recorded with the rows that it covers.
-    """
-    covered = {EVERY: {OTHER: rows[reportable.any(1)]}}
-    for i in np.flatnonzero(np.isnan(x).any(0)).tolist():
-        covered[names[i]] = {OTHER: rows[reportable[:, i]]} if reportable[:, i].any() else {}
-    columns = (TARGET_COLUMN,) if kind == TARGETS else names
-    values = summary.values(ledger, query, rows, columns, x, reportable, (OTHER,), np.zeros(len(x), np.int64), {})
+    """Record the moments of the columns of one kind, x (rows, columns), in the client's ledger."""
+    columns, group = (TARGET_COLUMN,) if kind == TARGETS else names, np.where(reportable.any(1), 0, -1)
+    values = summary.values(ledger, query, columns, x, reportable, (OTHER,), group, {})
     return ledger.answer_or_stand_in(
         summary.version,
         _hash_names(names),
         lambda: {"moments": np.array([_moments(x[reportable[:, i], i]) for i in range(x.shape[1])])},
-        covered,
-        kind,
         values,
+        kind,
     )
 
 

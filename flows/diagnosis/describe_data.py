@@ -15,7 +15,7 @@ from silos import data_overview
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from silos.privacy.owned_source import store_of
-from silos.privacy.owner_file import has_owners_view, make_store, named_silos, policy_file
+from silos.privacy.owner_file import OWNER_FILE, make_store, policy_file, policy_of_run, read_owner_file
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client
 from silos.versioning import data_versions, dvc_files
@@ -48,7 +48,7 @@ def overview_with_figure(project: Project) -> ShownOverview:
     names = [entry.name for entry in entries]
     silos.check(names)
     refused: Mapping[str, str] = {}
-    if silos.manifest.is_public or all(has_owners_view(Path(project.ledgers.folder), name) for name in names):
+    if silos.manifest.is_public or all(policy_of_run(Path(project.ledgers.folder), name).owners_view for name in names):
         overview, may_draw = data_overview.overview(silos.manifest, folder), True
     else:
         from flows.diagnosis.reported_overview import reported_overview  # imports torch
@@ -113,7 +113,7 @@ def diff(root: Path, revision: str, to: str | None) -> VersionDiff:
     def is_open(manifest: Manifest, client: str) -> bool:
         source = manifest.params.get("source", {})
         store = store_of(root, manifest.name, str(source.get("kind")), source.get("path"))
-        return manifest.is_public or has_owners_view(store, client)
+        return manifest.is_public or policy_of_run(store, client).owners_view
 
     return {"before": before, "after": after, **changes.diff(root, before, after, is_open)}
 
@@ -148,7 +148,7 @@ def ledgers(project: Project, new: bool) -> LedgersResult:
     return {
         "policy": str(policy_file(folder).relative_to(project.root)),
         "silos": [_reported(Ledger.of(str(folder), name)) for name in names],
-        "unknown": sorted({*named_silos(folder)} - {*names}),
+        "unknown": sorted({*read_owner_file(folder / OWNER_FILE).silos} - {*names}),
     }
 
 

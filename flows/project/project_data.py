@@ -22,8 +22,8 @@ from silos.versioning import data_versions, dvc_files
 from silos.versioning.data_versions import recover
 from tasks.tracking.json_io import read_json
 
-SOURCE_HASHES = Path("runs") / "sources.json"
-"""The hashes of the files that each partition was made from."""
+SOURCE_HASHES = Path("private") / ".sources.json"
+"""The hashes of the files that each partition was made from; they would confirm a guess of a row, so they are private."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class ProjectData:
         key = ("verified", self.derived, self.plugins, self.params.model_dump_json())
         if key not in self.checked.results:
             if self.derived:
-                check_source(self.root, self.params)  # before rows are read
+                check_source(self.root, self.params, of_sweep=True)  # before rows are read
                 self.checked.results[key] = self._in_cache()
             else:
                 silos = self._recorded()

@@ -58,7 +58,6 @@ _RESERVED = {
     "open",
     "registry",
     "services",
-    "sources.json",
 }
 
 

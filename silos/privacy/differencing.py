@@ -1,14 +1,14 @@
 """Check whether the difference of two reports without noise would reveal a few rows.
 
 A report gives sums over groups of rows. A group is a class, or the pool of classes that were too small. An attacker
-with two reports adds groups of the first and subtracts groups of the second. The result is a sum over the rows that
-were removed, less a sum over the rows that were added. A single removed row shows by its sign, however many were added.
-So each of the two must be none, or LEAST_ROWS or more. Two checks count them:
+with two reports subtracts groups of one from groups of the other. The result is a sum over the rows that were removed,
+less a sum over the rows that were added. A single removed row shows by its sign, however many were added. So each of the
+two must be none, or LEAST_ROWS or more.
 
-- **Rows** (`smallest_difference`): all sums of groups of both reports, by hashes of whole rows with their class.
-- **Values** (`smallest_change`): in every column and bin by itself, by hashes of values without a class. Values that
-  are in both reports cancel. So a change of few rows in one column shows under changes of many rows in other columns,
-  and so does a row that left while others were given another class.
+They are counted in whole rows with their class, for all choices of groups (`smallest_difference`), and in every column by
+itself (`smallest_change`): in the cells of a column of the source, and in the bins of a feature. Cells that are in both
+reports cancel. So a change of few rows in one column shows under changes of many rows in other columns, and so does a row
+that left while others were given another class.
 
 Where a row names its unit (such as a patient), units are counted: ten rows of one unit are one. Otherwise copies of a
 row count once, since a sum over ten copies reveals the row.
@@ -16,7 +16,7 @@ row count once, since a sum over ten copies reveals the row.
 Not checked are:
 - sums over three or more reports: each two of X, X + D, X + E and X + D + E + {r} may differ by ten rows, while all four
   together reveal r;
-- rows that were all stored differently in between, such as scaled rows; neither rows nor values of both are equal then.
+- rows of which every cell was written differently in between; no cells of both are equal then.
 
 Noise protects against these. The total number of rows is not a sum over groups, and is always reported; it reveals how
 many rows are in no group.
@@ -24,12 +24,14 @@ many rows are in no group.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from typing import Any
 
 import numpy as np
+
+from silos.raw_cells import MOST_TOKEN
 
 LEAST_ROWS = 10
 """The least number of different rows that a difference must cover."""
@@ -37,118 +39,20 @@ LEAST_ROWS = 10
 OTHER = "\0"
 """The group of pooled classes; no class has this name."""
 
-EVERY = "\0"
-"""The key of all features without groups of their own; no feature has this name."""
+ROW, IN_BINS = "\0row", "\0bins"
+"""The column of whole rows, and the end of the name of a feature's column of bins; no feature's name has these."""
 
-WHOLE, IN_BINS = "\0whole", "\0bins"
-"""The column of whole pictures, and the end of the name of a feature's column of bins; no feature's name has these."""
-
-Groups = Mapping[str, np.ndarray]
-"""Class, or OTHER, to the hashes of its rows: (rows,) uint64, or (rows, 2) with the unit of each row in the second column.
-
-A hash includes the label, so groups share no hash.
-"""
-
-ReportedGroups = Mapping[str, Groups]
-"""The groups that each feature's sums are over: under EVERY, and under the name of each feature with missing values."""
-
-
-def check(groups_by_feature: ReportedGroups, least: int = LEAST_ROWS) -> None:
-    """Raise ValueError for groups with fewer than `least` different rows or units, or with rows in common."""
-    if EVERY not in groups_by_feature:
-        raise ValueError("an answer without noise must name the rows that it stands for")
-    for groups in groups_by_feature.values():
-        for name, rows in groups.items():
-            if len(np.unique(_units(rows))) < least:
-                raise ValueError(f"class {name!r} would be reported, and has fewer than {least} different rows")
-        _distinct(groups)
-
-
-def smallest_difference(before: ReportedGroups, after: ReportedGroups) -> int:
-    """Return the fewest rows, above 0, that any difference of the two reports removes or adds; 0 if all are empty.
-
-    Single reports count as well: of two reports of the same rows, the result is the smallest group.
-    """
-    features = before.keys() | after.keys()
-    sizes = [_smallest(before.get(name, before[EVERY]), after.get(name, after[EVERY])) for name in features]
-    return min((size for size in sizes if size), default=0)
-
-
-def _smallest(before: Groups, after: Groups) -> int:
-    """Return the smallest nonzero number of rows that one choice of groups has and another choice has not.
-
-    For each group of one report, either some of its rows are in no group of the other report; these remain, whatever
-    is chosen there. Or all its rows are in the other's groups; then the fewest remain if one of them is not chosen.
-    """
-    first, second = _distinct(before), _distinct(after)
-    return min(_remaining(first, second) | _remaining(second, first), default=0)
-
-
-def _remaining(rows: "_Distinct", others: "_Distinct") -> set[int]:
-    """Return for each group how many of its units remain at least, if any can."""
-    _, index, other_index = np.intersect1d(rows.hashes, others.hashes, assume_unique=True, return_indices=True)
-    cancels = rows.copies[index] <= others.copies[other_index]
-    partner = np.full(len(rows.hashes), -1)
-    partner[index[cancels]] = others.group[other_index[cancels]]
-    sizes = set[int]()
-    for group in range(rows.groups):
-        members = rows.group == group
-        alone = members & (partner < 0)
-        parts = [alone] if alone.any() else [members & (partner == at) for at in np.unique(partner[members])]
-        sizes |= {rows.count(part) for part in parts}
-    return sizes
-
-
-@dataclass(frozen=True, eq=False)
-class _Distinct:
-    """The different rows of all groups, each with the index of its group and its number of copies.
-
-    units: (pairs, 2), the index of a row and its unit; a row's copies may belong to several.
-    """
-
-    hashes: np.ndarray
-    group: np.ndarray
-    copies: np.ndarray
-    units: np.ndarray
-    groups: int
-
-    def count(self, rows: np.ndarray) -> int:
-        """Count the units of these rows: (rows,) bool."""
-        return len(np.unique(self.units[rows[self.units[:, 0].astype(np.int64)], 1]))
-
-
-def _distinct(groups: Groups) -> _Distinct:
-    parts = [np.unique(_hashes(rows), return_inverse=True, return_counts=True) for rows in groups.values()]
-    hashes = np.concatenate([np.empty(0, np.uint64), *(part for part, _, _ in parts)])
-    if len(np.unique(hashes)) != len(hashes):
-        raise ValueError(f"a row is in two of the groups {sorted(groups)}")
-    lengths = [len(part) for part, _, _ in parts]
-    starts = np.cumsum([0, *lengths])
-    units = [
-        np.stack([(start + inverse).astype(np.uint64), _units(rows)], 1)
-        for start, (_, inverse, _), rows in zip(starts, parts, groups.values(), strict=False)
-    ]
-    copies = np.concatenate([np.empty(0, np.int64), *(counts for _, _, counts in parts)])
-    owner = np.repeat(np.arange(len(parts)), lengths)
-    return _Distinct(hashes, owner, copies, np.concatenate([np.empty((0, 2), np.uint64), *units]), len(parts))
-
-
-def _hashes(rows: np.ndarray) -> np.ndarray:
-    return rows if rows.ndim == 1 else rows[:, 0]
-
-
-def _units(rows: np.ndarray) -> np.ndarray:
-    return rows if rows.ndim == 1 else rows[:, 1]
+_UNUSED = np.uint32(2**32 - 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """The values behind a report, in columns that are compared one by one: the values of a feature, or its bins.
+    """The cells behind a report, in columns that are compared one by one.
 
-    columns: by name; groups: classes and OTHER; sizes: (columns, groups) the numbers of values; tokens: (values,)
-    uint32, by columns, groups and size: 4 times a number that is equal for equal values of a column, and the copies of
-    the row before it, at most 2; units: (values,) uint64, the units of rows, None if they have none; bins: by feature,
-    what identifies its bins; unit: the column of units, since those of two columns cannot be compared.
+    columns: by name; the last is ROW; groups: classes and OTHER; sizes: (columns, groups) the numbers of values; tokens:
+    (values,) uint32, by columns, groups and size: 4 times a number that is equal for equal values of a column, and the
+    copies of the row before it, at most 2; units: (values,) uint64, the units of rows, None if they have none; bins: by
+    feature, what identifies its bins; unit: the column of units, since those of two columns cannot be compared.
     """
 
     columns: tuple[str, ...]
@@ -167,7 +71,7 @@ class Values:
         used: np.ndarray,
         group: np.ndarray,
         groups: Sequence[str],
-        hashes: np.ndarray,
+        rows: np.ndarray,
         units: np.ndarray | None = None,
         bins: Mapping[str, str] | None = None,
         unit: str = "",
@@ -175,19 +79,23 @@ class Values:
         """Collect the tokens of rows, sorted to hide the order of rows.
 
         tokens: (rows, columns), at most MOST_TOKEN; used: (rows, columns) bool, values that are reported; group: (rows,) the
-        index in `groups`; hashes: (rows,) by which copies of a row are found; units: (rows,) uint64.
+        index in `groups`, or -1 of rows that are not reported; rows: (rows,) uint64, equal for equal rows of a class; units:
+        (rows,) uint64.
         """
-        copy = np.minimum(_copies_before(hashes), 2).astype(np.uint32)
+        columns = [*columns, ROW]
+        tokens = np.column_stack([tokens, np.minimum(rows >> np.uint64(34), MOST_TOKEN)])
+        used = np.column_stack([used, np.ones(len(rows), bool)])
+        copy = np.minimum(_copies_before(rows), 2).astype(np.uint32)
         marked = np.where(used, tokens.astype(np.uint32) << np.uint32(2) | copy[:, None], _UNUSED)
-        rows = [np.flatnonzero(group == at) for at in range(len(groups))]
-        sizes = np.array([used[at].sum(0) for at in rows], np.int64).reshape(len(groups), len(columns)).T
+        of_group = [np.flatnonzero(group == at) for at in range(len(groups))]
+        sizes = np.array([used[at].sum(0) for at in of_group], np.int64).reshape(len(groups), len(columns)).T
         if units is None:
             # each column is sorted by itself, so that the file does not show which values belong to one row
-            by_group, units_by_group = [np.sort(marked[at], axis=0) for at in rows], list[np.ndarray]()
+            by_group, units_by_group = [np.sort(marked[at], axis=0) for at in of_group], list[np.ndarray]()
         else:
-            orders = [np.argsort(marked[at], axis=0, kind="stable") for at in rows]
-            by_group = [np.take_along_axis(marked[at], order, 0) for at, order in zip(rows, orders, strict=True)]
-            units_by_group = [units[at][order] for at, order in zip(rows, orders, strict=True)]
+            orders = [np.argsort(marked[at], axis=0, kind="stable") for at in of_group]
+            by_group = [np.take_along_axis(marked[at], order, 0) for at, order in zip(of_group, orders, strict=True)]
+            units_by_group = [units[at][order] for at, order in zip(of_group, orders, strict=True)]
         flat, flat_units = (
             # the empty part lets a report without groups through, since concatenate needs one array
             np.concatenate([*parts, np.empty((0, len(columns)), kind)]).T.ravel()
@@ -203,6 +111,35 @@ class Values:
             dict(bins or {}),
             unit,
         )
+
+    @classmethod
+    def read(cls, arrays: Mapping[str, np.ndarray]) -> "Values":
+        """Restore what `arrays` returned."""
+        kept = json.loads(arrays["names"].tobytes())
+        columns, groups = tuple(kept["columns"]), tuple(kept["groups"])
+        return cls(columns, groups, arrays["sizes"], arrays["tokens"], arrays.get("units"), kept["bins"], kept["unit"])
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays to store."""
+        names = {"columns": self.columns, "groups": self.groups, "bins": dict(self.bins), "unit": self.unit}
+        arrays = {
+            "names": np.frombuffer(json.dumps(names).encode(), np.uint8),
+            "sizes": self.sizes,
+            "tokens": self.tokens,
+        }
+        return arrays if self.units is None else arrays | {"units": self.units}
+
+    def check(self, least: int = LEAST_ROWS) -> None:
+        """Raise ValueError for a group with fewer than `least` different rows or units."""
+        ids, group, units = self.rows()
+        for at, name in enumerate(self.groups):
+            if len(np.unique((ids if units is None else units)[group == at])) < least:
+                raise ValueError(f"class {name!r} would be reported, and has fewer than {least} different rows")
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Return the identity of each row, the index of its group, and its unit or None."""
+        _, tokens, group, units = self.flat([ROW], {name: at for at, name in enumerate(self.groups)})
+        return tokens >> np.uint32(2), group, units
 
     @cached_property
     def _ends(self) -> np.ndarray:
@@ -226,10 +163,6 @@ class Values:
         return column, self.tokens[index], group, None if self.units is None else self.units[index]
 
 
-MOST_TOKEN = 2**30 - 2
-"""The largest token; what is above marks values that are not reported."""
-
-
 def _copies_before(hashes: np.ndarray) -> np.ndarray:
     """Return how many equal hashes come before each: (rows,)."""
     order = np.argsort(hashes, kind="stable")
@@ -239,70 +172,57 @@ def _copies_before(hashes: np.ndarray) -> np.ndarray:
     return before
 
 
-_UNUSED = np.uint32(2**32 - 1)
+def smallest_difference(before: Values, after: Values) -> int:
+    """Return the fewest whole rows, above 0, that any groups of one report less groups of the other leave; 0 if none do.
+
+    For each group of one report, either some of its rows are in no group of the other report; these remain, whatever
+    is chosen there. Or all its rows are in the other's groups; then the fewest remain if one of them is not chosen.
+    """
+    return min((size for pair in ((before, after), (after, before)) for size in _left(*pair)), default=0)
 
 
-def smallest_change(before: Values | None, after: Values | None) -> int:
+def _left(report: Values, other: Values) -> Iterator[int]:
+    """Yield for each group of a report how many rows or units remain at least, if any can."""
+    (ids, group, units), (other_ids, other_group, _) = (each.rows() for each in (report, other))
+    (rows, at, copies), (theirs, their_at, their_copies) = (
+        np.unique(each, return_index=True, return_counts=True) for each in (ids, other_ids)
+    )
+    _, mine, same = np.intersect1d(rows, theirs, assume_unique=True, return_indices=True)
+    cancels = copies[mine] <= their_copies[same]
+    partner, group_of_row = np.full(len(rows), -1), group[at]
+    partner[mine[cancels]] = other_group[their_at[same[cancels]]]
+    for each in np.unique(group_of_row):
+        members = group_of_row == each
+        alone = members & (partner < 0)
+        parts = [alone] if alone.any() else [members & (partner == one) for one in np.unique(partner[members])]
+        for part in parts:
+            yield int(part.sum()) if units is None else len(np.unique(units[np.isin(ids, rows[part])]))
+
+
+def smallest_change(before: Values, after: Values) -> int:
     """Return the fewest values, above 0, that the difference of one column removes or adds; 0 if no column changed.
 
     Columns are compared for each class, and for classes together, since rows may be given another class. A class that
     one report has alone is compared together with the pool, into which it may have moved.
     """
-    if before is None or after is None:
-        return 0
     merged = _merged_groups(before.groups, after.groups)
-    smallest = [0]
-    for names in _chunks(before, after):
-        changes = _changes(names, before, after, merged)
-        smallest += [changes.smallest()] if changes else []
-    return min((size for size in smallest if size), default=0)
+    changes = (_changes(names, before, after, merged) for names in _chunks(before, after))
+    return min((size for each in changes if each and (size := each.smallest())), default=0)
 
 
-def renamed_as(before: Values | None, after: Values | None) -> Values | None:
-    """Return `after` with the names of `before` for columns that have the same values under another name.
-
-    A column is found by LEAST_ROWS values in common, of different columns by the most.
-    """
-    if before is None or after is None:
-        return after
-    features = [[name for name in each.columns if not name.endswith((IN_BINS, WHOLE))] for each in (before, after)]
-    kept = {
-        name
-        for name in features[1]
-        if name in before.columns and (_same(name, before, after) or _common(name, before, after))
-    }
-    left = {name: before.distinct(name) for name in features[0] if name not in kept}
-    names = dict[str, str]()
-    for name in (name for name in features[1] if name not in kept and left):
-        mine = after.distinct(name)
-        common = {other: len(np.intersect1d(mine, values, assume_unique=True)) for other, values in left.items()}
-        most = max(common, key=lambda other: common[other])
-        if common[most] >= LEAST_ROWS and most != name:
-            names[name] = most
-            del left[most]
-    if not names:
-        return after
-    names |= {name: f"{name}{WHOLE}" for name in {*names.values()} & {*features[1]} - names.keys()}
-    names |= {f"{name}{IN_BINS}": f"{other}{IN_BINS}" for name, other in names.items()}
-    columns = tuple(names.get(name, name) for name in after.columns)
-    return replace(after, columns=columns, bins={names.get(name, name): bins for name, bins in after.bins.items()})
-
-
-def other_bins(before: Values | None, after: Values | None) -> list[str]:
+def other_bins(before: Values, after: Values) -> list[str]:
     """Return the features that both reports count in bins, of common values and in different bins; "" for targets.
 
     Values are common if LEAST_ROWS different ones are in both reports, or all of a column that has fewer. Of targets,
     those of any column count.
     """
-    if before is None or after is None:
-        return []
     differ = [name for name, bins in after.bins.items() if before.bins.get(name, bins) != bins]
     return [name for name in differ if any(_common(each, before, after) for each in _values_of(name, before))]
 
 
 def _values_of(feature: str, values: Values) -> list[str]:
     """Return the columns that show whether values of a feature, or of "" for targets, are the same."""
-    return [name for name in values.columns if name in (feature, WHOLE) or (not feature and not name.endswith(IN_BINS))]
+    return [name for name in values.columns if name in (feature, ROW) or (not feature and not name.endswith(IN_BINS))]
 
 
 def _common(name: str, before: Values, after: Values) -> bool:
@@ -324,10 +244,10 @@ def _merged_groups(before: Sequence[str], after: Sequence[str]) -> dict[str, int
 
 
 def _chunks(before: Values, after: Values) -> Iterator[list[str]]:
-    """Yield the columns that differ, some at a time."""
+    """Yield the columns that differ, but that of whole rows, some at a time."""
     chunk, size = list[str](), 0
     # cells of other bins are other cells; of common values they are refused (`other_bins`)
-    both = [name for name in after.columns if name in before.columns and _has_same_bins(name, before, after)]
+    both = [name for name in after.columns[:-1] if name in before.columns and _has_same_bins(name, before, after)]
     for name in (name for name in both if not _same(name, before, after)):
         parts = [values.column(name) for values in (before, after)]
         added = sum(int(part.stop - part.start) for part in parts)
@@ -455,41 +375,3 @@ def _changes(names: Sequence[str], before: Values, after: Values, merged: Mappin
     of_units = None if unit is None else unit[at]
     in_bins = np.array([name.endswith(IN_BINS) for name in names])[column[at]]
     return _Changes(column[at], group[at], identity[at], more[changed], more_rows[changed], of_units, in_bins, width)
-
-
-def packed(groups_by_feature: ReportedGroups, values: Values | None = None) -> dict[str, np.ndarray]:
-    """Return the arrays to store: of each group, sorted to hide the order of rows, of each feature, and of values."""
-    arrays = {json.dumps([feature]): np.empty(0, np.uint64) for feature in groups_by_feature}
-    for feature, groups in groups_by_feature.items():
-        for name, rows in groups.items():
-            order = np.lexsort((_units(rows), _hashes(rows)))
-            arrays[json.dumps([feature, name])] = rows[order].astype(np.uint64)
-    if values is None:
-        return arrays
-    kept = {"columns": values.columns, "groups": values.groups, "bins": dict(values.bins), "unit": values.unit}
-    names = json.dumps(kept)
-    arrays |= {"names": np.frombuffer(names.encode(), np.uint8), "sizes": values.sizes.astype(np.int64)}
-    arrays |= {"tokens": values.tokens}
-    return arrays if values.units is None else arrays | {"units": values.units}
-
-
-def unpacked(arrays: Mapping[str, np.ndarray]) -> tuple[ReportedGroups, Values | None]:
-    """Restore what `packed` returned; reports of earlier versions have no values."""
-    groups_by_feature: dict[str, dict[str, np.ndarray]] = {}
-    for key, hashes in arrays.items():
-        if key.startswith("["):
-            feature, *names = json.loads(key)
-            groups = groups_by_feature.setdefault(feature, {})
-            groups |= dict.fromkeys(names, hashes)
-    if "names" not in arrays:
-        return groups_by_feature, None
-    kept = json.loads(arrays["names"].tobytes())
-    return groups_by_feature, Values(
-        tuple(kept["columns"]),
-        tuple(kept["groups"]),
-        arrays["sizes"],
-        arrays["tokens"],
-        arrays.get("units"),
-        kept["bins"],
-        kept.get("unit", ""),
-    )

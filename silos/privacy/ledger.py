@@ -17,17 +17,7 @@ import numpy as np
 from silos.errors import RefusalError, UserError
 from silos.io.atomic_io import sync_folder, unfinished, write_bytes
 from silos.io.locks import in_turn
-from silos.privacy.differencing import (
-    ReportedGroups,
-    Values,
-    check,
-    other_bins,
-    packed,
-    renamed_as,
-    smallest_change,
-    smallest_difference,
-    unpacked,
-)
+from silos.privacy.differencing import Values, other_bins, smallest_change, smallest_difference
 from silos.privacy.owner_file import DEFAULT, OPENED, Policy, folder_name, policy_file, policy_of
 from silos.privacy.report_rules import (
     RHO,
@@ -107,12 +97,11 @@ class Ledger:
         version: str,
         question: str,
         compute: Callable[[Draw], Mapping[str, np.ndarray]],
+        values: Values | None = None,
         rho: float = 0.0,
         budget: float | None = None,
-        groups: ReportedGroups | None = None,
         kind: Kind = _COUNTS,
         unit: Unit = RHO,
-        values: Values | None = None,
     ) -> Answer:
         """Return what `compute` returns, if it may be reported; a repeated query returns the recorded bits.
 
@@ -121,21 +110,20 @@ class Ledger:
             question: All else that the answer depends on: features, bounds, bins, parts, and how ρ is split. At another
                 `rho` it is another query, with noise of its own: one noise at two scales would reveal the truth.
             compute: Computes the answer; it gets the noise of each part from its argument, by name, once.
+            values: The cells of the rows behind the answer, required without noise.
             rho: The cost, 0 without noise. Costs add up over versions, since the same people are in them. The sum
                 bounds what noisy answers reveal; answers without noise have no such bound.
             budget: The maximal sum of costs; None for no limit.
-            groups: The hashes of the reported rows (`row_hashes`), required without noise.
             kind: The kind of the query; some kinds are answered once for a version.
             unit: The unit of amounts in errors.
-            values: The values behind each column of numbers, for reports without noise that are sums over columns.
 
         Raises:
             RefusalError: If the budget is exceeded. Without noise: if the policy allows no such report; if the
-                difference to an earlier report would remove or add fewer rows, or values of a column, than the policy's
+                difference to an earlier report would remove or add fewer rows, or cells of a column, than the policy's
                 least (which reveals that few changed); if rows were counted in other bins before; or if `kind` is
                 answered once for a version, and another query of it was answered. If another silo reported the rows.
-            ValueError: If `rho` is negative or infinite, `compute` uses noise incorrectly, or, without noise, `groups`
-                are missing, overlap or have fewer rows than the policy's least.
+            ValueError: If `rho` is negative or infinite, `compute` uses noise incorrectly, or, without noise, `values`
+                are missing, or of a group with fewer rows than the policy's least.
         """
         rho, question = float(rho), kind.qualified(question)
         if not 0 <= rho < math.inf:
@@ -153,15 +141,14 @@ class Ledger:
                 self.rows.check()
             if rho and budget is not None:
                 check_budget(self.client, budget, math.fsum(each.rho for each in entries), rho, unit)
-            covered = _Covered(groups or {}, values)
             if not rho:
-                nearby = next(iter(self._nearby(entries, covered, version, kind)), None)
+                nearby = next(iter(self._nearby(entries, values, kind)), None)
                 if nearby is not None:
                     raise difference_refusal(self.client, nearby.version, version, kind, self.policy.least_rows)
             # files first, the ledger that names them last: a client killed in between has reported nothing
             report = _compute_report(compute, secret, (version, question, rho.hex()))
             digest = self._save(report)
-            rows = "" if rho else self._write_file(*covered.file)
+            rows = "" if rho or values is None else self._save(values.arrays())
             size = sum(array.nbytes for array in report.values())
             new = Entry(version, question, rho, size, _now(), digest, rows, by=_user())
             if self.rows is not None:
@@ -194,9 +181,8 @@ class Ledger:
         version: str,
         question: str,
         compute: Callable[[], Mapping[str, np.ndarray]],
-        groups: ReportedGroups,
+        values: Values,
         kind: Kind,
-        values: Values | None = None,
     ) -> StandInAnswer:
         """Answer without noise as `answer` does; if that would be refused, report nothing new.
 
@@ -213,8 +199,7 @@ class Ledger:
                 return recorded
             if self.rows is not None:
                 self.rows.check()
-            covered = _Covered(groups, values)
-            nearby = self._nearby(entries, covered, version, kind)
+            nearby = self._nearby(entries, values, kind)
             same = [entry for entry in nearby if entry.question == question]
             # the entry names the rows of the answer that stands in, since later reports are compared with what has left
             if same:
@@ -222,7 +207,7 @@ class Ledger:
             elif nearby:
                 digest, rows, earlier = "", "", nearby[0].version
             else:
-                digest, rows, earlier = self._save(dict(compute())), self._write_file(*covered.file), ""
+                digest, rows, earlier = self._save(compute()), self._save(values.arrays()), ""
             if self.rows is not None and not earlier:
                 self.rows.record(self.policy)
             loaded = self._load(digest) if digest else None
@@ -237,23 +222,10 @@ class Ledger:
         with self._lock():
             return self._open()[1]
 
-    def row_hashes(self, x: np.ndarray, label: str) -> np.ndarray:
-        """Return the hashes that the ledger records for a class's rows x (rows, ...): (rows,) uint64.
-
-        They are meaningless without the secret. A class keeps its label in all versions, also while it is pooled.
-        """
-        with self._lock():
-            return self._open()[0].row_hashes(x, label)
-
     def unit_hashes(self, units: np.ndarray) -> np.ndarray:
         """Return the hashes that the ledger records for the units of rows, by their names: (rows,) uint64."""
         with self._lock():
             return self._open()[0].unit_hashes(units)
-
-    def value_hashes(self, x: np.ndarray) -> np.ndarray:
-        """Return the hashes of values that the ledger records for x (rows, columns): (rows, columns) uint32."""
-        with self._lock():
-            return self._open()[0].value_hashes(x)
 
     @cached_property
     def _home(self) -> Path:
@@ -323,27 +295,25 @@ class Ledger:
         for temporary in unfinished(self._home):  # of a killed process, since this one has the lock
             temporary.unlink()
 
-    def _nearby(self, entries: list[Entry], covered: "_Covered", version: str, kind: Kind) -> list[Entry]:
-        """Return the entries without noise that differ from a report by fewer rows or values than the least, but by some.
+    def _nearby(self, entries: list[Entry], values: Values | None, kind: Kind) -> list[Entry]:
+        """Return the entries without noise that differ from a report by fewer rows or cells than the least, but by some.
 
         RefusalError if some of the values were counted in other bins.
         """
-        least = self.policy.least_rows
-        check(covered.groups, least)
-        close = set[str]()
+        if values is None:
+            raise ValueError("an answer without noise must name the rows that it stands for")
+        values.check(self.policy.least_rows)
+        close, own = set[str](), _serialized(values.arrays())[0]
         for digest, question in {entry.rows: entry.question for entry in entries if entry.rows}.items():
-            groups, values = unpacked(self._load(digest))
-            if digest == covered.file[0]:  # the same rows
+            stored, is_part = self._load(digest), kind.is_part_of(question)
+            if digest == own:  # the same rows
                 continue
-            sizes = []
-            if kind.counts_values_as(question):
-                after = renamed_as(values, covered.values)
-                bins = other_bins(values, after)
-                if bins and not self.policy.other_bins:
-                    raise bins_refusal(self.client, bins)
-                sizes = [smallest_change(values, after)]
-            sizes += [smallest_difference(groups, covered.groups)] if kind.sums_as(question) else []
-            if any(0 < size < least for size in sizes):
+            before = Values.read(stored)
+            bins = [] if is_part or self.policy.other_bins else other_bins(before, values)
+            if bins:
+                raise bins_refusal(self.client, bins)
+            sizes = [smallest_difference(before, values), 0 if is_part else smallest_change(before, values)]
+            if any(0 < size < self.policy.least_rows for size in sizes):
                 close.add(digest)
         return [entry for entry in entries if entry.rows in close]
 
@@ -353,9 +323,7 @@ class Ledger:
             raise noise_refusal(self.client, policy_file(Path(self.folder)))
 
     def _save(self, arrays: Mapping[str, np.ndarray]) -> str:
-        return self._write_file(*_serialized(arrays))
-
-    def _write_file(self, digest: str, data: bytes) -> str:
+        digest, data = _serialized(arrays)
         write_bytes(self._home / f"{digest}.safetensors", data, folder_too=False)
         return digest
 
@@ -370,19 +338,6 @@ class Ledger:
         if hashlib.sha256(data).hexdigest() != digest:
             raise UserError(f"{description} is damaged. {_WAY_OUT}")
         return load(data)
-
-
-@dataclass(frozen=True, eq=False)
-class _Covered:
-    """The rows and values behind a report."""
-
-    groups: ReportedGroups
-    values: Values | None
-
-    @cached_property
-    def file(self) -> tuple[str, bytes]:
-        """The name and content of the file that records them."""
-        return _serialized(packed(self.groups, self.values))
 
 
 def _serialized(arrays: Mapping[str, np.ndarray]) -> tuple[str, bytes]:

@@ -47,7 +47,7 @@ def prepare_store(root: Path, data: DataParams) -> Path | None:
     """
     store = find_store(root, data)
     file = store / OWNER_FILE
-    if file.exists() and not is_public(data.source) and _kind(read_owner_file(file)) in PUBLIC_KINDS:
+    if file.exists() and not is_public(data.source) and read_owner_file(file).kind in PUBLIC_KINDS:
         file.unlink()
     return file if make_store(store, data) else None
 
@@ -58,14 +58,17 @@ def check_partition(root: Path, data: DataParams) -> None:
     check_source(root, data)
 
 
-def check_source(root: Path, data: DataParams) -> None:
-    """Raise RefusalError if params set a key that the owner's file fixes; nothing is fixed without such a file."""
+def check_source(root: Path, data: DataParams, of_sweep: bool = False) -> None:
+    """Raise RefusalError if params set a key that the owner's file fixes; nothing is fixed without such a file.
+
+    of_sweep: of a partition of a sweep, which the seed draws. Its rows are reported only if no other silo reported them.
+    """
     store = find_store(root, data)
     path = store / OWNER_FILE
     if not path.exists():
         return
     owner = read_owner_file(path)
-    where, kind = path.relative_to(root), _kind(owner)
+    where, kind = path.relative_to(root), owner.kind
     if kind is None or kind in PUBLIC_KINDS:  # nothing to protect; `prepare_store` gives own data a file of their own
         return
     path_of_source = getattr(data.source, "path", None)
@@ -76,9 +79,9 @@ def check_source(root: Path, data: DataParams) -> None:
             f"another name for {mine}. Choose another data.name, or let the owner correct data.source in {where}."
             f"{_way_back(store)}"
         )
-    for key, got, expected in _differences(owner, data, root, path):
+    for key, got, expected in _differences(owner, data, path):
         section = re.split(r"[.\[]", key)[0]
-        if not {key, section} & {*owner.may_differ}:
+        if not {key, section} & {*owner.may_differ, *(["seed"] if of_sweep else [])}:
             raise RefusalError(
                 f"params.yaml: data.{key}: got {shown(got)}, expected {shown(expected)}, as the silos' owner has set in "
                 f"{where}. Set it so, or let the owner add {section if '[' in key else key} to may_differ there."
@@ -97,14 +100,9 @@ def _way_back(store: Path) -> str:
     return " No ledger was opened yet, so the owner may also delete that file: `siloflow partition` writes it again."
 
 
-def _kind(owner: OwnerFile) -> str | None:
-    source = owner.data.get("source")
-    return source.get("kind") if isinstance(source, dict) else None
-
-
 def _names(owner: OwnerFile, kind: str, path: str | None, root: Path) -> bool:
     """Return whether an owner's file is of this source: of the same file or folder, or the same source of a plugin."""
-    if _kind(owner) != kind:
+    if owner.kind != kind:
         return False
     theirs = owner.data["source"].get("path")
     if path is None or theirs is None:
@@ -127,7 +125,7 @@ def check_file(root: Path, path: Path) -> None:
             check_command(file.parent, "predict", [""])
 
 
-def _differences(owner: OwnerFile, data: DataParams, root: Path, path: Path) -> list[tuple[str, object, object]]:
+def _differences(owner: OwnerFile, data: DataParams, path: Path) -> list[tuple[str, object, object]]:
     """Return the keys under `data` that differ from what the owner has fixed, with both values."""
     try:
         fixed = type(data).model_validate({**data.model_dump(mode="json"), **owner.data}).in_full()
@@ -139,26 +137,19 @@ def _differences(owner: OwnerFile, data: DataParams, root: Path, path: Path) -> 
         fixed["source"]["path"] = got["source"]["path"]
     if "features" not in owner.data:
         fixed["features"] = []
-    return [*_compare("", got, fixed)]
+    theirs, mine = _flat(fixed), _flat(got)
+    same_features = theirs["features"] == mine["features"]
+    keys = [key for key in {**theirs, **mine} if same_features or not key.startswith("features[")]
+    return [(key, mine.get(key), theirs.get(key)) for key in keys if mine.get(key) != theirs.get(key)]
 
 
-def _compare(prefix: str, got: Mapping[str, Any], fixed: Mapping[str, Any]) -> list[tuple[str, object, object]]:
-    found: list[tuple[str, object, object]] = []
-    for key in [*fixed, *(key for key in got if key not in fixed)]:
-        mine, theirs = got.get(key), fixed.get(key)
-        if mine == theirs:
-            continue
-        if prefix == "" and key in ("source", "split") and isinstance(mine, dict) and isinstance(theirs, dict):
-            found += _compare(f"{key}.", mine, theirs)
-        elif key == "features" and isinstance(mine, list) and isinstance(theirs, list):
-            names = [[feature["name"] for feature in each] for each in (mine, theirs)]
-            if names[0] != names[1]:
-                found.append(("features", names[0], names[1]))
-            for index, (own, other) in enumerate(zip(mine, theirs, strict=False)) if names[0] == names[1] else ():
-                found += _compare(f"features[{index}].", own, other)
-        else:
-            found.append((f"{prefix}{key}", mine, theirs))
-    return found
+def _flat(data: Mapping[str, Any]) -> dict[str, object]:
+    """Return the values under `data` by key: those of sections and features one by one, and the names of features."""
+    features = data.get("features") or []
+    flat = {key: value for key, value in data.items() if key not in ("source", "split", "features")}
+    flat |= {f"{key}.{name}": value for key in ("source", "split") for name, value in data[key].items()}
+    flat["features"] = [feature["name"] for feature in features]
+    return flat | {f"features[{at}].{name}": value for at, each in enumerate(features) for name, value in each.items()}
 
 
 def _first(error: ValidationError | UserError) -> str:

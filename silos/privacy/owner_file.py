@@ -23,8 +23,8 @@ from silos.io.atomic_io import file_stamp, write_bytes
 from silos.param_types import Name
 from silos.params_section import Section
 from silos.privacy.differencing import LEAST_ROWS
-from silos.privacy.secret import OPENED
-from silos.sources.source_params import is_public
+from silos.privacy.secret import OPENED, Secret, cell_secret
+from silos.sources.source_params import PUBLIC_KINDS, is_public
 from silos.strict_yaml import NotYamlError, load
 
 OWNER_FILE = "owner.yaml"
@@ -33,14 +33,14 @@ MOST_BINS = 1024
 COMMANDS = ("diagnose", "evaluate", "export", "partition", "predict", "run", "show", "stats")
 """What silos may be asked for; `run` is all training, also that of compare, tune, advise and reproduce."""
 
-_FIXED = ("source", "features", "scheme", "split")
-"""The keys of `data` that an owner's file fixes: all but its name, and the seed of draws."""
+_FIXED = ("source", "features", "scheme", "split", "seed")
+"""The keys of `data` that an owner's file fixes: all but its name. Each seed draws other training rows to be reported."""
 
 _DERIVED = ".partitions"  # of sweeps: each has its own ledgers, and the file of the data that they are made from
 _TEXT = """\
 # What may be asked of these silos, in all runs together. Only their owner changes this file: params.yaml can ask for less,
 # never for more. docs/owner.md explains each key.
-{data}may_differ: []        # more keys of data that params may set otherwise, such as [source.drop, features, scheme, split]
+{data}may_differ: []        # more keys of data that params may set otherwise, such as [source.drop, features, scheme, seed]
 commands: all         # or a list of diagnose, evaluate, export, partition, predict, run (all training), show, stats
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
@@ -126,7 +126,7 @@ def _section(data: DataParams | None) -> str:
     lines = ["data:", "  source:", *(f"    {key}: {json.dumps(value)}" for key, value in recipe["source"].items())]
     for key in ("features", "scheme"):
         lines += [f"  {key}:", *(f"    - {json.dumps(value)}" for value in recipe[key])] if recipe.get(key) else []
-    lines.append(f"  split: {json.dumps(recipe['split'])}")
+    lines += [f"  split: {json.dumps(recipe['split'])}", f"  seed: {data.seed}"]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -163,7 +163,7 @@ def policy_file(folder: Path) -> Path:
 
 
 def policy_of_run(folder: Path, client: str) -> Policy:
-    """Read the policy of a silo from the store that a run's private folder lies in; the defaults if there is none."""
+    """Read the policy of a silo from the store that a folder is, or a run's lies in; the defaults if there is none."""
     path = _file_above(folder)
     return DEFAULT if path is None else read_owner_file(path).of(client)
 
@@ -171,6 +171,11 @@ def policy_of_run(folder: Path, client: str) -> Policy:
 def check_command(folder: Path, command: str, silos: Iterable[str]) -> None:
     """Raise RefusalError if one of these silos does not answer a command; folder: their store, or that of a run."""
     _check_listed(folder, silos, "commands", command, "Ask for something else")
+
+
+def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
+    """Raise RefusalError if one of these silos does not let messages of a kind leave; folder: that of a run."""
+    _check_listed(folder, clients, "messages", kind, "Use a method that sends none")
 
 
 def check_training(folder: Path, method: str | None, rows: Iterable[tuple[str, int]]) -> None:
@@ -181,64 +186,50 @@ def check_training(folder: Path, method: str | None, rows: Iterable[tuple[str, i
         method: The method's name; None where it is not known.
         rows: Each silo that takes part, with its training rows.
     """
-    path = _file_above(folder)
-    owner = None if path is None else read_owner_file(path)
-    if owner is None or not (owner.restricts("commands") or owner.restricts("methods") or owner.restricts_rows):
-        return
     by_silo = dict(rows)
     check_command(folder, "run", by_silo)
-    refusing = [silo for silo in by_silo if method is not None and not owner.of(silo).allows("methods", method)]
-    if method is not None and refusing:
-        way_out = f"Leave them out by clients.leave, such as {{{refusing[0]}: 1}}, or choose another method"
-        raise _not_allowed(path, refusing, "methods", method, way_out)
-    few = [silo for silo, own in by_silo.items() if own < owner.of(silo).training_rows]
+    if method is not None:
+        _check_listed(folder, by_silo, "methods", method, "Leave them out by clients.leave, or choose another method")
+    few = [silo for silo, own in by_silo.items() if own < policy_of_run(folder, silo).training_rows]
     if few:
-        least, more = owner.of(few[0]).training_rows, f" (and {len(few) - 1} more)" if len(few) > 1 else ""
+        least, more = policy_of_run(folder, few[0]).training_rows, _and_more(few)
         raise RefusalError(
             f"client {few[0]}{more}: got {by_silo[few[0]]} training rows, expected {least} or more to take part in "
-            f"training, as the owner has set in {path}. Leave such clients out by clients.leave: {{{few[0]}: 1}}, or let "
-            "the owner change it."
+            f"training, as the owner has set in {_file_above(folder)}. Leave such clients out by clients.leave: "
+            f"{{{few[0]}: 1}}, or let the owner change it."
         )
-
-
-def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
-    """Raise RefusalError if one of these silos does not let messages of a kind leave; folder: that of a run."""
-    _check_listed(folder, clients, "messages", kind, "Use a method that sends none")
 
 
 def _check_listed(folder: Path, silos: Iterable[str], key: Listed, got: str, way_out: str) -> None:
     """Raise RefusalError if one of these silos does not list `got` under a key of its owner's file."""
     path = _file_above(folder)
     owner = None if path is None else read_owner_file(path)
-    if owner is None or not owner.restricts(key):
+    refusing = [] if owner is None else [silo for silo in silos if not owner.of(silo).allows(key, got)]
+    if owner is None or not refusing:
         return
-    refusing = [silo for silo in silos if not owner.of(silo).allows(key, got)]
-    if refusing:
-        raise _not_allowed(path, refusing, key, got, way_out)
-
-
-def has_owners_view(folder: Path, silo: str) -> bool:
-    """Return whether `show`, `stats` and `data diff` read a silo's rows without a guard, as its owner's file says."""
-    path = _file_above(folder)
-    return path is not None and read_owner_file(path).of(silo).owners_view
-
-
-def _not_allowed(path: Path | None, silos: Sequence[str], key: str, got: str, way_out: str) -> RefusalError:
-    assert path is not None
-    who = f"client {silos[0]}" if silos[0] else "silos"
-    more = f" (and {len(silos) - 1} more)" if len(silos) > 1 else ""
-    listed = getattr(read_owner_file(path).of(silos[0]), key)
+    who = f"client {refusing[0]}{_and_more(refusing)}" if refusing[0] else "silos"
+    listed = getattr(owner.of(refusing[0]), key)
     expected = f"one of {', '.join(listed)}" if listed else "nothing"
-    return RefusalError(
-        f"{who}{more}: got {got}, expected {expected}, as the owner has set "
+    raise RefusalError(
+        f"{who}: got {got}, expected {expected}, as the owner has set "
         f"under {key} in {path}. {way_out}, or let the owner change it."
     )
+
+
+def _and_more(silos: Sequence[str]) -> str:
+    return f" (and {len(silos) - 1} more)" if len(silos) > 1 else ""
 
 
 def _file_above(folder: Path) -> Path | None:
     """Return the owner's file of the store that a folder is, or lies in; None if there is none."""
     stores = (policy_file(store) for store in (folder, *folder.parents[:_RUN_DEPTH]))
     return next((file for file in stores if file.is_file()), None)
+
+
+def secret_of_run(folder: Path) -> Secret | None:
+    """Return the secret by which hashes that a run publishes are keyed; None if the data are public, or have no store."""
+    path = _file_above(folder)
+    return None if path is None or read_owner_file(path).kind in PUBLIC_KINDS else cell_secret(path.parent.parent)
 
 
 def least_rows_of(folder: Path, clients: Collection[str]) -> tuple[int, int]:
@@ -250,21 +241,11 @@ def least_rows_of(folder: Path, clients: Collection[str]) -> tuple[int, int]:
 _RUN_DEPTH = 2  # private/<data.name>/<experiment>/<seed>
 
 
-def recorded_policy(path: Path, client: str) -> Policy:
-    """Read the policy of a silo from this file; the defaults if it is missing."""
-    return read_owner_file(path).of(client) if path.exists() else DEFAULT
-
-
-def named_silos(folder: Path) -> list[str]:
-    """Return the silos that the policy names."""
-    return [*read_owner_file(folder / OWNER_FILE).silos]
-
-
 def check_named_silos(folder: Path, silos: Collection[str]) -> None:
     """Raise UserError if the policy names a silo that is none of these and has no ledger: its keys would hold for none."""
     if not has_store(folder):
         return
-    for name in named_silos(folder):
+    for name in read_owner_file(folder / OWNER_FILE).silos:
         if name not in silos and not (folder / OPENED / folder_name(name)).exists():
             spelled = {silo.casefold(): silo for silo in silos}
             near = get_close_matches(name.casefold(), spelled, 1)
@@ -295,13 +276,9 @@ class OwnerFile:
         return self.silos.get(client, self.every)
 
     @property
-    def restricts_rows(self) -> bool:
-        """Return whether a silo takes part in training only with more than one row."""
-        return any(policy.training_rows > 1 for policy in (self.every, *self.silos.values()))
-
-    def restricts(self, key: Listed) -> bool:
-        """Return whether a silo allows some commands, methods or kinds of messages only."""
-        return any(getattr(policy, key) != "all" for policy in (self.every, *self.silos.values()))
+    def kind(self) -> str | None:
+        """Return the kind of the source; None if no source is fixed."""
+        return self.data["source"]["kind"] if self.data else None
 
 
 def read_owner_file(path: Path) -> OwnerFile:

@@ -1,11 +1,10 @@
-"""A client's secret, from which its noise, the hashes of its rows and the seal of its ledger follow."""
+"""A client's secret, from which its noise, the hashes of its units and the seal of its ledger follow; that of all cells."""
 
 import hashlib
 import hmac
 import json
 import os
 import secrets
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 from silos.errors import UserError
 from silos.io.atomic_io import writing
 from silos.io.locks import in_turn
-from silos.privacy.differencing import MOST_TOKEN
+from silos.raw_cells import MOST_TOKEN
 
 REGISTER = ".rows"
 """The folder under private/ of what silos reported; no data set has this name."""
@@ -23,7 +22,6 @@ OPENED = ".opened"
 """The folder with an empty file for each silo that has a ledger, which shows that a ledger was deleted."""
 
 _BYTES = 32
-_CHUNK = 1024  # rows that are converted to float64 together
 
 
 @dataclass(frozen=True)
@@ -62,15 +60,6 @@ class Secret:
         """Return the HMAC of these bytes under the secret: 64 hexadecimal digits."""
         return hmac.new(self._derive("seal"), data, hashlib.sha256).hexdigest()
 
-    def row_hashes(self, x: np.ndarray, label: str) -> np.ndarray:
-        """Hash each row x (rows, ...) of a class to 64 bits, (rows,) uint64: equal if values and label are equal.
-
-        Values are compared as float64, however they are stored. Missing values are equal, and −0 equals 0.
-        """
-        key = self._derive("rows", label)
-        hashes = [hashlib.blake2b(row, digest_size=8, key=key).digest() for row in _row_bytes(x)]
-        return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)
-
     def unit_hashes(self, units: np.ndarray) -> np.ndarray:
         """Hash the name of each row's unit, such as a patient: (rows,) uint64."""
         key = self._derive("units")
@@ -78,54 +67,35 @@ class Secret:
         hashes = [hashlib.blake2b(name.encode(), digest_size=8, key=key).digest() for name in names.tolist()]
         return np.frombuffer(b"".join(hashes), "<u8").astype(np.uint64)[index.ravel()]
 
-    def value_hashes(self, x: np.ndarray) -> np.ndarray:
-        """Hash each value of x (rows, columns) to 30 bits, (rows, columns) uint32: equal for equal values.
+    def cell_hashes(self, hashes: np.ndarray) -> np.ndarray:
+        """Return keyed hashes of the hashes of cells, (rows, columns) uint32 of 30 bits; an empty cell stays 0.
 
-        Columns share a key, so that a renamed column is found. The hash is fast and keyed, but not cryptographic. It
-        hides values from a glance; the secret is stored with it.
+        Columns share a key. The hash is fast and keyed, but not cryptographic. It hides cells from a glance; the secret is
+        stored under the same private/.
         """
-        values = np.ascontiguousarray(x, np.float64) + 0.0
-        values[np.isnan(values)] = np.nan
-        bits = values.view(np.uint64)
-        for key in np.frombuffer(self._derive("values")[:16], "<u8"):
+        bits = hashes.astype(np.uint64)
+        for key in np.frombuffer(self._derive("cells")[:16], "<u8"):
             bits = (bits ^ key) * np.uint64(0xBF58476D1CE4E5B9)
             bits = (bits ^ bits >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
             bits ^= bits >> np.uint64(31)
-        return np.minimum(bits >> np.uint64(34), MOST_TOKEN).astype(np.uint32)
-
-    def cell_hashes(self, hashes: np.ndarray) -> np.ndarray:
-        """Return keyed hashes of the hashes of cells, (rows, columns) uint32 of 30 bits; an empty cell stays 0."""
-        keyed = self.value_hashes(hashes)
-        return np.where(hashes == 0, 0, np.maximum(keyed, 1)).astype(np.uint32)
+        keyed = np.clip(bits >> np.uint64(34), 1, MOST_TOKEN).astype(np.uint32)
+        return np.where(hashes == 0, np.uint32(0), keyed)
 
     def _derive(self, *names: str) -> bytes:
         return hmac.new(self._key, json.dumps(names).encode(), hashlib.sha256).digest()
 
 
-def cell_secret(root: Path) -> Secret:
-    """Open the secret of a project's cells, and of the register of reported rows; it is created at the first use."""
-    folder = Path(root) / "private" / REGISTER
-    if not (folder / "secret").exists() and any(folder.parent.glob(f"[!.]*/{OPENED}/*")):
-        raise UserError(
-            f"{folder / 'secret'}, by which cells of rows are compared with those that were reported, is missing. Restore "
-            "it from a copy. Without one, let the owner move private/ away, partition and start a new record."
-        )
-    return register_secret(folder)
-
-
-def register_secret(folder: Path) -> Secret:
-    """Open the secret of a register; see `cell_secret`."""
+def cell_secret(private: Path) -> Secret:
+    """Open the secret of all silos under private/, which keys the hashes of cells; it is created at the first use."""
+    folder = private / REGISTER
     if not (folder / "secret").exists():
+        if any(private.glob(f"[!.]*/{OPENED}/*")):
+            raise UserError(
+                f"{folder / 'secret'}, by which cells of rows are compared with those that were reported, is missing. "
+                "Restore it from a copy. Without one, let the owner move private/ away, partition and start a new record."
+            )
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)
         with in_turn(folder / "lock"):
-            Secret.open(folder / "secret")
+            return Secret.open(folder / "secret")
     return Secret.open(folder / "secret")
-
-
-def _row_bytes(x: np.ndarray) -> Iterator[bytes]:
-    for start in range(0, len(x), _CHUNK):
-        part = x[start : start + _CHUNK].astype(np.float64) + 0.0  # turns −0 into 0
-        part[np.isnan(part)] = np.nan  # NaN has many bit patterns
-        for row in part:
-            yield row.tobytes()

@@ -164,7 +164,9 @@ _read_ahead: dict[str, Partition] = {}
 def _make_partition(params: DataParams, root: Path) -> Partition:
     rows = load_source(params.source, Path(root), params.seed, params.features)
     if rows.cells is not None:
-        rows = replace(rows, cells=replace(rows.cells, hashes=cell_secret(root).cell_hashes(rows.cells.hashes)))
+        rows = replace(
+            rows, cells=replace(rows.cells, hashes=cell_secret(Path(root) / "private").cell_hashes(rows.cells.hashes))
+        )
     return make_clients(rows, params.scheme, params.split, params.seed)
 
 

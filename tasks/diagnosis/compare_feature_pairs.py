@@ -70,8 +70,8 @@ def _report(ledger: Ledger, local: LocalSummary, question: PairQuery) -> list[np
             "far": far[None],
         }
 
-    groups, values = local.covered(ledger, query)  # each number is a sum over rows of a class, as the counts are
-    answer = ledger.answer(local.version, question.id, compute, groups=groups, kind=_PAIRS_KIND, values=values)
+    values = local.covered(ledger, query)  # each number is a sum over rows of a class, as the counts are
+    answer = ledger.answer(local.version, question.id, compute, values, kind=_PAIRS_KIND)
     return [answer[part] for part in ("values", "variances", "far")]
 
 

@@ -96,8 +96,8 @@ def _answer(
         return []
     new, old = local.select(is_new), _earlier_rows(before, local)
     new.least_cell = old.least_cell  # no cell is reported, but what the tests say
-    groups, values = new.covered(ledger, query)
-    if not any(map(len, groups.values())):
+    values = new.covered(ledger, query)
+    if not values.groups:
         raise RefusalError(
             f"client {ledger.client}: got no class with {local.least_rows} different new training rows, expected one, since "
             f"fewer rows would be revealed. {_KIND.way_out[:1].upper()}{_KIND.way_out[1:]}."
@@ -111,7 +111,7 @@ def _answer(
 
     question = f"{verdict} {readings} {old.version} {query.id}"
     digest = hashlib.sha256(question.encode()).hexdigest()
-    answer = ledger.answer(new.version, digest, compute, groups=groups, values=values, kind=_KIND)
+    answer = ledger.answer(new.version, digest, compute, values, kind=_KIND)
     return [answer[part] for part in _PARTS]
 
 

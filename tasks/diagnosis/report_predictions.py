@@ -25,9 +25,8 @@ from models.diagnosis.screen_clients import pair_details
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError
-from silos.privacy.differencing import EVERY, ReportedGroups
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.report_rules import MODELS, Kind
+from silos.privacy.report_rules import Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
 from tasks.execution.prefect_tasks import server_step, step
@@ -40,7 +39,7 @@ ONCE = (
 """The way out if a client has taken part in another second look with these rows."""
 
 _MODELS_KIND = Kind(
-    MODELS,
+    "models of halves",
     "half of a class",
     "leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half of each class "
     "(thirty of a class mostly do)",
@@ -70,7 +69,7 @@ def second_half(ledger: Ledger, local: LocalSummary, query: Query) -> np.ndarray
 
     Copies, and rows of one unit, are in one half, which follows from the client's secret.
     """
-    return (local.units(ledger, query) & 1).astype(bool)
+    return (local.units(ledger, query) & np.uint64(1)).astype(bool)
 
 
 def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[np.ndarray]:
@@ -82,11 +81,9 @@ def _report_model(ledger: Ledger, local: LocalSummary, design: Design) -> list[n
         matrix = design.matrix(local.inputs_of_models(design.query))
         return {"weights": fit_halves(matrix, column.index, second, included, local.weights(design.query))}
 
-    groups = _stands_for(local.rows(ledger, design.query), column.index, second, included)
-    _, values = local.covered(ledger, design.query)
-    return [
-        ledger.answer(local.version, design.id, compute, groups=groups, kind=_MODELS_KIND, values=values)["weights"]
-    ]
+    by_halves = included if included.sum() > 1 else np.zeros_like(included)  # models need two classes
+    values = local.covered(ledger, design.query, (second, by_halves))
+    return [ledger.answer(local.version, design.id, compute, values, kind=_MODELS_KIND)["weights"]]
 
 
 def _check_products(client: str, design: Design) -> None:
@@ -97,13 +94,6 @@ def _check_products(client: str, design: Design) -> None:
             f"client {client}: got {count} products of features, {count - len(allowed)} of them of two categories, expected "
             f"at most {MOST_PRODUCTS}, each with a numeric feature. Leave the others out."
         )
-
-
-def _stands_for(hashes: np.ndarray, index: np.ndarray, second: np.ndarray, included: np.ndarray) -> ReportedGroups:
-    """Return the hashes of rows behind each regression, by class and half."""
-    halves = {"first": ~second, "second": second}
-    classes = np.flatnonzero(included).tolist() if included.sum() > 1 else []
-    return {EVERY: {f"{c}, {name} half": hashes[(index == c) & half] for c in classes for name, half in halves.items()}}
 
 
 _PREDICTIONS_KIND = Kind(
@@ -171,10 +161,8 @@ def _report_predictions(
 
     all_weights = b"".join(weights.tobytes() for weights in models.values())
     models_id = hashlib.sha256("\n".join(models).encode() + all_weights).hexdigest()[:16]
-    groups, values = local.covered(ledger, query)
-    query_id = f"{design.id} {models_id}"
-    kind = _PREDICTIONS_KIND
-    return [ledger.answer(local.version, query_id, compute, groups=groups, kind=kind, values=values)["counts"]]
+    query_id, values = f"{design.id} {models_id}", local.covered(ledger, query)
+    return [ledger.answer(local.version, query_id, compute, values, kind=_PREDICTIONS_KIND)["counts"]]
 
 
 def doubtful_pairs(comparison: Comparison) -> np.ndarray:

@@ -42,11 +42,12 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError
 from silos.param_limits import EPSILON
-from silos.privacy.differencing import EVERY, IN_BINS, MOST_TOKEN, OTHER, WHOLE, ReportedGroups, Values
+from silos.privacy.differencing import IN_BINS, OTHER, Values
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.owner_file import check_command, check_messages, policy_file
 from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
+from silos.raw_cells import RawCells, cells_of_arrays, hash_numbers, hash_texts, join_cells
 from silos.row_units import count_copies, number_units, unit_weights
 from silos.sources.source_params import PUBLIC_KINDS
 from silos.storage.manifest import schema_of
@@ -80,7 +81,11 @@ class LocalSummary:
         self.x, self.y = x.numpy().astype(np.float64), y.numpy()
         self.unit = open_units(Path(silos.folder), silos.entries(client), "train")
         self.partition = hashlib.sha256(json.dumps(sorted(silos.hashes.items())).encode()).hexdigest()[:32]
-        self.raw, self.cells = silos.manifest.raw, open_cells(Path(silos.folder), silos.entries(client), "train")
+        self._raw, self._stored_cells = (
+            silos.manifest.raw,
+            open_cells(Path(silos.folder), silos.entries(client), "train"),
+        )
+        self._names_of_features = [feature.name for feature in schema_of(silos.manifest).features]
         self._changes = _changed_values(silos.manifest.params)
         self._unit_column = silos.manifest.params.get("source", {}).get("unit")
         masks = [open_missing(Path(silos.folder), entry, "train") for entry in silos.entries(client)]
@@ -91,12 +96,19 @@ class LocalSummary:
     def select(self, rows: np.ndarray) -> "LocalSummary":
         """Return the summary of some of the rows: (rows,) bool."""
         chosen = copy(self)
-        for cached in ("row_ids", "version"):
+        for cached in ("row_ids", "version", "cells"):
             chosen.__dict__.pop(cached, None)
         chosen._as_opened, chosen.x, chosen.y = self._as_opened[torch.from_numpy(rows)], self.x[rows], self.y[rows]
         chosen.unit = None if self.unit is None else self.unit[rows]
-        chosen.cells = None if self.cells is None else self.cells[rows]
+        chosen._stored_cells = None if self._stored_cells is None else self._stored_cells[rows]
         return chosen
+
+    @cached_property
+    def cells(self) -> RawCells:
+        """The cells of the source that each row was made from, keyed; of public data those of the row."""
+        if self._raw is not None and self._stored_cells is not None:
+            return RawCells(self._stored_cells, self._raw)
+        return cells_of_arrays(self.x, self.y, self._names_of_features)
 
     @cached_property
     def row_ids(self) -> np.ndarray:
@@ -116,9 +128,10 @@ class LocalSummary:
 
     @cached_property
     def version(self) -> str:
-        """A hash of these rows; changes at other clients do not change it."""
-        units = b"" if self.unit is None else self.unit.tobytes()
-        return hashlib.blake2b(self.x.tobytes() + self.y.tobytes() + units, digest_size=16).hexdigest()
+        """A hash of these rows; changes at other clients do not change it. The keyed cells hide data of one's own."""
+        parts = (self.x, self.y, self.unit, self._stored_cells)
+        content = b"".join(part.tobytes() for part in parts if part is not None)
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
 
     def features(self, query: Query) -> np.ndarray:
         """Return (rows, features) float64, NaN if missing."""
@@ -157,123 +170,93 @@ class LocalSummary:
             withheld[feature] = columns
         return withheld
 
-    def hashes(self, ledger: Ledger, query: Query) -> np.ndarray:
-        """Hash each row with its class's name, or with its target if there are no classes: (rows,) uint64.
+    def rows(self, query: Query) -> np.ndarray:
+        """Hash the cells of each row with its class's name, or with its target if there are no classes: (rows,) uint64.
 
         The name is used since a class's code changes when another silo brings a label that sorts before it.
         """
-        flat = self._as_they_came
         if query.layout.targets or query.targets:
-            return ledger.row_hashes(np.concatenate([flat, self.y[:, None]], 1), "")
-        classes = query.layout.classes_of(self.y)
-        hashes = np.zeros(len(self.y), np.uint64)
-        for c in np.unique(classes).tolist():
-            hashes[classes == c] = ledger.row_hashes(flat[classes == c], self._name(c))
-        return hashes
-
-    @property
-    def _as_they_came(self) -> np.ndarray:
-        """The cells of each row, or its values if there are none: (rows, columns)."""
-        return self.x.reshape(len(self.x), -1) if self.cells is None else self.cells
+            labels = hash_numbers(self.y)
+        else:
+            names = [self._name(c) for c in range(query.layout.classes)]
+            labels = hash_texts(names)[query.layout.classes_of(self.y)]
+        return join_cells(np.column_stack([self.cells.hashes, labels]))
 
     def units(self, ledger: Ledger, query: Query) -> np.ndarray:
-        """Hash the unit of each row, which is the row itself if rows have none: (rows,) uint64."""
-        return self.hashes(ledger, query) if self.unit is None else ledger.unit_hashes(self.unit)
+        """Hash the unit of each row, which is the row itself if rows have none: (rows,) uint64, keyed."""
+        return ledger.unit_hashes(self.rows(query) if self.unit is None else self.unit)
 
-    def rows(self, ledger: Ledger, query: Query) -> np.ndarray:
-        """Return the hash of each row, (rows,), or its hash and that of its unit, (rows, 2): as `Groups` has them."""
-        hashes = self.hashes(ledger, query)
-        return hashes if self.unit is None else np.stack([hashes, self.units(ledger, query)], 1)
+    def covered(self, ledger: Ledger, query: Query, halves: tuple[np.ndarray, np.ndarray] | None = None) -> Values:
+        """Return the cells behind each count and moment, which the ledger compares with other answers.
 
-    def covered(self, ledger: Ledger, query: Query) -> tuple[ReportedGroups, Values]:
-        """Return the rows and values behind each count and moment, which the ledger compares with other answers."""
+        halves: which rows are in the second half of their class, (rows,) bool, and which classes are reported by halves.
+        """
         layout, x, column = query.layout, self.features(query), self.columns(query)
         names = [self._name(c) for c in range(layout.classes)] + [OTHER]
-        rows = self.rows(ledger, query)
-        groups = {EVERY: dict(_groups(rows, column.index, column.reported, names))}
         used = np.repeat(column.reported[:, None], x.shape[1], 1) & ~np.isnan(x)
         reported = np.flatnonzero(column.reported)
         for feature, withheld in withheld_columns(
             x[reported], column.index[reported], self.row_ids[reported], layout, self.least_rows
         ):
             used[:, feature] &= ~withheld[column.index]
-            groups[layout.names[feature]] = dict(_groups(rows, column.index, used[:, feature], names))
-        bins = self._bins(layout) if query.counts else {}
-        return groups, self.values(ledger, query, rows, layout.names, x, used, names, column.index, bins)
+        group = np.where(column.reported, column.index, -1)
+        if halves is not None:
+            second, included = halves
+            group = np.where(np.append(included, False)[column.index], 2 * column.index + second, -1)
+            names = [f"{name}, {half} half" for name in names for half in ("first", "second")]
+        return self.values(
+            ledger, query, layout.names, x, used, names, group, self._bins(layout) if query.counts else {}
+        )
 
     def values(
         self,
         ledger: Ledger,
         query: Query,
-        rows: np.ndarray,
-        columns: Sequence[str],
+        features: Sequence[str],
         x: np.ndarray,
         used: np.ndarray,
         names: Sequence[str],
         group: np.ndarray,
         bins: Mapping[str, str],
     ) -> Values:
-        """Return the values behind a report of x (rows, columns), where `used`, by the groups of rows and their names.
+        """Return the cells behind a report of x (rows, features), where `used`, by the groups of rows and their names.
 
-        rows: as the method `rows` returns them.
-
-        Each column is compared by its values and, if values are counted in bins, by these. Values are those of the cells
-        that features were made from. Of a picture, all columns follow from all its pixels, so its hash is compared
-        instead of their values.
+        Each column of the source that a feature was made from is compared by its cells, the features by their bins if
+        values are counted in bins, and rows as a whole. All features of a picture follow from its pixels, so of pictures
+        whole rows are compared only. group: (rows,) the index in `names`, or -1 of rows that are not reported.
         """
-        pictures = query.pictures is not None or self.x.ndim > 2
-        of_picture = np.array([pictures and name != TARGET_COLUMN for name in columns])
-        kinds, tokens, reported = self._values_of_cells(ledger, columns, x, used, of_picture)
-        if of_picture.any():
-            # 64 bits are cut to the 30 that a token has room for
-            whole = np.minimum(ledger.row_hashes(self._as_they_came, "") >> np.uint64(34), MOST_TOKEN)
-            kinds, tokens = [*kinds, WHOLE], np.column_stack([tokens, whole])
-            reported = np.column_stack([reported, used[:, of_picture].any(1)])
+        raw, pictures = self.cells.columns, query.pictures is not None or self.x.ndim > 2
+        of_column: dict[int, list[int]] = {}
+        for index, feature in enumerate(features):
+            if feature == TARGET_COLUMN:
+                of_column.setdefault(raw.label, []).append(index)
+            elif not pictures:
+                of_column.setdefault(raw.of_feature[index], []).append(index)
+        columns = sorted(of_column)
+        kinds, tokens = [raw.names[column] for column in columns], self.cells.hashes[:, columns]
+        reported = [used[:, of_column[column]].any(1) for column in columns]
         if bins and not pictures:
+            parts = zip(features, self._columns_of(features), strict=True)
+            kinds += [f"{name if _is_of_value(name, column) else column}{IN_BINS}" for name, column in parts]
             tokens = np.concatenate([tokens, query.layout.cells_of(x)], 1)
-            parts = zip(columns, self._columns_of(columns), strict=True)
-            names_of_bins = [f"{name if _is_of_value(name, column) else column}{IN_BINS}" for name, column in parts]
-            kinds, reported = [*kinds, *names_of_bins], np.concatenate([reported, used], 1)
-        present = np.unique(group[np.flatnonzero(used.any(1))])
-        at = np.searchsorted(present, group)
-        inside = np.isin(group, present)
+            reported += list(used.T)
+        present = np.unique(group[group >= 0])
         return Values.of(
             kinds,
-            tokens[inside],
-            reported[inside],
-            at[inside],
+            tokens,
+            np.stack(reported, 1) if reported else np.zeros((len(x), 0), bool),
+            np.where(group < 0, -1, np.searchsorted(present, group)),
             [names[index] for index in present],
-            (rows if rows.ndim == 1 else rows[:, 0])[inside],
-            None if rows.ndim == 1 else rows[inside, 1],
+            self.rows(query),
+            None if self.unit is None else ledger.unit_hashes(self.unit),
             bins,
             "" if self.unit is None else str(self._unit_column),
         )
 
-    def _values_of_cells(
-        self, ledger: Ledger, columns: Sequence[str], x: np.ndarray, used: np.ndarray, of_picture: np.ndarray
-    ) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Return the names, tokens (rows, names) and use of the columns that x was made from, but for pictures.
-
-        A column is used where a feature that was made from it is.
-        """
-        at = np.flatnonzero(~of_picture).tolist()
-        if self.raw is None or self.cells is None:
-            return [columns[index] for index in at], ledger.value_hashes(x[:, at]), used[:, at]
-        feature = {name: index for index, name in enumerate(columns)}
-        of_column: dict[int, list[int]] = {}
-        for index in at:
-            is_target = columns[index] == TARGET_COLUMN
-            column = self.raw.label if is_target else self.raw.of_feature[feature[columns[index]]]
-            of_column.setdefault(column, []).append(index)
-        raw = sorted(of_column)
-        names = [self.raw.names[column] for column in raw]
-        reported = [used[:, of_column[column]].any(1) for column in raw]
-        return names, ledger.value_hashes(self.cells[:, raw]), np.stack(reported, 1) if raw else used[:, :0]
-
     def _columns_of(self, features: Sequence[str]) -> list[str]:
-        """Return the name of the column that each of the first features was made from; without cells its own name."""
-        of_feature = () if self.raw is None else self.raw.of_feature
-        names = [self.raw.names[column] for column in of_feature[: len(features)]] if self.raw is not None else []
+        """Return the name of the column that each of the first features was made from; of others their own name."""
+        raw = self.cells.columns
+        names = [raw.names[column] for column in raw.of_feature[: len(features)]]
         return [*names, *features[len(names) :]]
 
     def _bins(self, layout: Layout) -> dict[str, str]:
@@ -284,7 +267,7 @@ class LocalSummary:
         """
         parts = zip(layout.names, layout.categories, layout.low.tolist(), layout.high.tolist(), strict=True)
         bins = {name: json.dumps(values or [layout.bins, low, high]) for name, values, low, high in parts}
-        if self.raw is not None and self.raw.of_feature:
+        if self.cells.columns.of_feature:
             columns = zip(layout.names, self._columns_of(layout.names), strict=True)
             bins = {
                 column: "a feature for each value" if _is_of_value(name, column) else bins[name]
@@ -325,13 +308,9 @@ def open_ledger(
     """
     check_command(Path(private.folder), command, [client])
     local = LocalSummary(silos, client, x, y)
-    partition = local.partition
-    if local.raw is not None and local.cells is not None:
-        rows = RowRegister(private.folder, client, partition, local.cells, local.raw.names)
-    else:
-        columns = [feature.name for feature in schema_of(silos.manifest).features]
-        rows = RowRegister(private.folder, client, partition, local.x, columns)
-    ledger = Ledger.of(private.folder, client, rows)
+    is_public = silos.manifest.is_public
+    register = None if is_public else RowRegister(private.folder, client, local.partition, local.cells)
+    ledger = Ledger.of(private.folder, client, register)
     local.least_cell = _least_cell(ledger, silos)
     local.least_rows = max(ledger.policy.least_rows, local.least_cell)  # a class is a cell, too
     return ledger, local
@@ -362,13 +341,6 @@ def answers_by_stack(
             except RefusalError as refusal:
                 refusals[client] = str(refusal)
         yield answers, [Refusal(tuple(refusals), refusals)] if refusals else []
-
-
-def _groups(
-    hashes: np.ndarray, column: np.ndarray, used: np.ndarray, names: list[str]
-) -> Iterator[tuple[str, np.ndarray]]:
-    for c in np.unique(column[used]).tolist():
-        yield names[c], hashes[used & (column == c)]
 
 
 _PARTS = ("rows", "labels", "counts", "moments", "counted_in")
@@ -428,15 +400,14 @@ def _answer(
         unit = Unit("epsilon", partial(epsilon, delta=at), EPSILON, f" at delta {at:g}")
         noisy_counts = _noisy_counts(local, query)
         # by the version of all silos' rows: by the client's own, equal bytes would show that none of its rows changed
-        return [ledger.answer(local.partition, query.id, noisy_counts, query.rho, min(most), unit=unit)["counts"]]
+        return [ledger.answer(local.partition, query.id, noisy_counts, None, query.rho, min(most), unit=unit)["counts"]]
 
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
         return summary_without_noise(local, query)
 
     answer = ledger.recorded(local.version, query.id)
     if answer is None:
-        groups, values = local.covered(ledger, query)
-        answer = ledger.answer(local.version, query.id, compute_summary, groups=groups, values=values)
+        answer = ledger.answer(local.version, query.id, compute_summary, local.covered(ledger, query))
     if "counted_in" not in answer:  # recorded by an earlier version, which merged nothing
         answer = {**answer, "counted_in": _as_sent(np.arange(answer["counts"].shape[2]), answer["counts"])}
     return [*(answer[part] for part in _PARTS), *(answer.get(flag, np.array([False])) for flag in FLAGS)]

@@ -80,7 +80,7 @@ def test_clients_of_several_stacks_have_their_ledgers_synced_at_once_as_far_as_t
 def test_asked_again_of_the_same_rows_a_client_takes_no_turn_and_hashes_no_row(cohort, tmp_path, monkeypatch):
     private = ClientStore(str(tmp_path / "private"))
     first = report_moments.fn(cohort, None, private, **WANTED)
-    for name in ("answer_or_stand_in", "row_hashes"):
+    for name in ("answer_or_stand_in", "unit_hashes"):
         monkeypatch.setattr(Ledger, name, lambda *_, name=name: pytest.fail(f"{name} of what is known"))
     assert sums(report_moments.fn(cohort, None, private, **WANTED)) == sums(first)
 

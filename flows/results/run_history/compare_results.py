@@ -13,6 +13,7 @@ from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.client_store import ClientStore
 from silos.errors import UserError
+from silos.privacy.owned_source import store_of
 from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json
 from tasks.tracking.result_types.comparison_result import ComparisonResult, TableRow
@@ -148,7 +149,8 @@ def _paired_record(
 
 def _private(project: Project, run: Path) -> ClientStore:
     """Return the private store of a run's clients, whatever the data are called in params.yaml now."""
-    folder = project.root / "private" / str(_run_record(run)["params"]["data"]["name"])
+    data = _run_record(run)["params"]["data"]
+    folder = store_of(project.root, str(data["name"]), str(data["source"]["kind"]), data["source"].get("path"))
     return ClientStore(str(folder / run.relative_to(project.store.runs)))
 
 

@@ -18,7 +18,7 @@ from models.statistics.feature_vector import Statistic, too_few_rows
 from models.statistics.statistic_base import STEADY, made_as
 from silos.cohort import Stack
 from silos.errors import RefusalError, UserError
-from silos.privacy.owner_file import check_command, has_owners_view, policy_file
+from silos.privacy.owner_file import check_command, policy_file, policy_of_run
 from silos.privacy.report_rules import Kind
 from tasks.client_stats import describe
 from tasks.diagnosis.report_summary import open_ledger
@@ -54,7 +54,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     agreement = load_standardizer(project)
     stack, silos = Stack((client,), 1), replace(project.silos, scaling=agreement.scaling).select([client])
     check_command(Path(project.ledgers.folder), "stats", [client])
-    if not manifest.is_public and not has_owners_view(Path(project.ledgers.folder), client):
+    if not manifest.is_public and not policy_of_run(Path(project.ledgers.folder), client).owners_view:
         _check_guard(
             project, client, json.dumps([reads.specs, reads.few_rows, agreement.scaling.as_json()], default=str)
         )
@@ -113,10 +113,9 @@ def _check_guard(project: Project, client: str, question: str) -> None:
             "every class, since statistics by class would reveal these rows. Its owner may set owners_view: true in "
             f"{policy_file(Path(ledger.folder))}, read them, and set it back."
         )
-    groups, values = local.covered(ledger, query)
     digest = hashlib.sha256(question.encode()).hexdigest()
     # one set of statistics: each further one is another projection of the same rows
-    ledger.answer(local.version, digest, lambda _: {}, groups=groups, values=values, kind=_STATISTICS)
+    ledger.answer(local.version, digest, lambda _: {}, local.covered(ledger, query), kind=_STATISTICS)
 
 
 def _write(project: Project, output: str, result: dict[str, Any]) -> None:

@@ -1,8 +1,10 @@
 """An asker may run any command with any params, and not write private/: attacks that got rows of a table once."""
 
 import csv
+import hashlib
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +16,12 @@ from flows.partition import make
 from flows.results.serving.client_statistics import client_statistics
 from flows.training.run_context import check_allowed
 from flows.training.training_setup import training_setup
+from silos.client_store import ClientStore
+from silos.cohort import Stack
 from silos.errors import RefusalError, UserError
-from silos.privacy.owned_source import check_file
-from tasks.diagnosis.report_summary import report_summary
+from silos.privacy.owned_source import check_file, store_of
+from tasks.diagnosis.report_summary import LocalSummary, report_summary
+from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner, map_clients
 
 HEADER = ["hospital", "patient", "age", "crp", "sex", "ward", "outcome"]
@@ -205,6 +210,95 @@ def test_the_hash_of_a_version_confirms_no_guess(hospital, world_at, tmp_path):
     assert make(hospital.here.open("data.seed=1", "data.seed=0"))["data_version"] == version, (
         "with the secret it is equal"
     )
+    assert version_of_north(hospital) != version_of_north(guess), "a message names it if it prevents a mean and scale"
+
+
+def version_of_north(hospital):
+    silos = hospital.here.open().silos
+    opened = load_rows(silos, Stack(("north",), 1), "train", "cpu")
+    return LocalSummary(silos, "north", opened.x[0], opened.y[0]).version
+
+
+def test_the_hash_of_outcomes_in_runs_confirms_no_guess(hospital, world_at, tmp_path):
+    """Of twelve test rows, an attacker stores each of the 4,096 outcomes elsewhere, and compares the hashes."""
+    outcomes = {"correct": np.array([[1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0]], np.uint8)}
+    elsewhere = Hospital(world_at(tmp_path / "elsewhere"))
+    elsewhere.save(table())
+    make(elsewhere.here.open())
+    runs = [project.store.runs / "first" / "fedavg-0" for project in (hospital.here.open(), elsewhere.here.open())]
+    own, guess = (each.here.open().store.private(run) for each, run in zip((hospital, elsewhere), runs, strict=True))
+    ref = own.save("outcomes", ["north"], outcomes)
+    assert ref != guess.save("outcomes", ["north"], outcomes)
+    assert ref != ClientStore(str(tmp_path / "plain")).save("outcomes", ["north"], outcomes)
+    later = hospital.here.open().store.private(runs[0].parent.parent / "second" / "fedavg-0")
+    assert later.save("outcomes", ["north"], outcomes) == ref, "equal outcomes of two runs are found"
+    np.testing.assert_array_equal(own.load("outcomes", ref, "north")["correct"], outcomes["correct"][0])
+
+
+def test_each_seed_would_report_other_training_rows_of_a_large_silo(hospital):
+    """Once, the sums of as many seeds as a silo has rows, whose draws are known by their numbers, gave all rows."""
+    split = "data.split={validation: 0.0, test: 0.4}"
+    hospital.save(table(rows=1200))
+    hospital.owner(may_differ=["split"])
+    assert answered(hospital.diagnose(split))
+    said = hospital.diagnose(split, "data.seed=1")
+    assert f"params.yaml: data.seed: got 1, expected 0, {FIXED}" in said
+    hospital.owner(may_differ=["split", "seed"])
+    assert answered(hospital.diagnose(split, "data.seed=1"))
+
+
+DEALT = "data.scheme=[{kind: equal, clients: 2}]"
+
+
+def test_rows_that_are_dealt_at_random_are_reported_under_one_seed(hospital):
+    """Once, each seed dealt a row to another silo of the same names, with a budget of its own."""
+    shutil.rmtree(hospital.folder / "private")
+    said = {}
+    for seed in (0, 1):
+        if seed:
+            hospital.owner(may_differ=["seed"])
+        project = hospital.here.open(DEALT, f"data.seed={seed}", "diagnose.noise={epsilon: 1}")
+        make(project)
+        said[seed] = run_diagnosis(project, PlainRunner())[1]["refused"]
+    assert said[0] == {}
+    assert all("training rows that other silos of private/visits reported" in each for each in said[1].values())
+    assert len(said[1]) == 2
+
+
+def test_rows_of_a_sweep_over_partitions_are_reported_through_one_ledger(hospital):
+    """Once, each partition of a sweep had ledgers of its own, with other silos of the same names."""
+    shutil.rmtree(hospital.folder / "private")
+    project = hospital.here.open(DEALT)
+    make(project)
+    assert not run_diagnosis(project, PlainRunner())[1]["refused"]
+    swept = project.derive([DEALT, "data.seed=1"], derived=True)
+    said = run_diagnosis(swept, PlainRunner())[1]["refused"].values()
+    assert [each.count("or in silos of several partitions, would have several budgets") for each in said] == [1, 1]
+    with pytest.raises(
+        RefusalError, match=r"got data of private/visits/owner\.yaml, expected public or simulated data"
+    ):
+        _ = replace(project, scratch=hospital.folder / "scratch").ledgers
+
+
+def test_other_rows_of_a_plugins_kind_need_a_file_that_the_owner_writes(hospital):
+    """Which keys of a plugin choose its rows, and which recode them, is not known."""
+    private, found = hospital.folder / "private", []
+    for name in ("first", "second"):
+        (private / name).mkdir()
+        (private / name / "owner.yaml").write_text(f"data: {{source: {{kind: warehouse, table: {name}}}}}")
+        found.append(
+            [store_of(hospital.folder, asked, "warehouse", None).name for asked in ("first", "second", "third")]
+        )
+    assert found == [["first", "first", "first"], ["first", "second", "first"]]
+
+
+def test_no_hash_of_the_source_lies_in_runs(hospital):
+    """Once, its md5 in runs/sources.json confirmed a guess of the last unknown cell."""
+    md5 = hashlib.md5((hospital.folder / "visits.csv").read_bytes()).hexdigest().encode()
+    files = [path for path in hospital.folder.rglob("*") if path.is_file()]
+    found = {path.relative_to(hospital.folder).parts[0] for path in files if md5 in path.read_bytes()}
+    assert found == {"private"}
+    assert not hospital.here.open().data.is_source_changed()
 
 
 def test_show_stats_and_diff_tell_no_class_of_one_row(hospital):

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from silos.errors import UserError
-from silos.privacy.differencing import MOST_TOKEN
 from silos.privacy.secret import Secret
+from silos.raw_cells import MOST_TOKEN, hash_numbers, join_cells
 
 KEY = bytes(range(32))
 secret, other = Secret(KEY), Secret(KEY[::-1])
@@ -61,30 +60,6 @@ def test_generators_of_other_names_or_another_secret_have_nothing_in_common():
     assert np.abs(np.corrcoef(draws) - np.eye(len(draws))).max() < 4.5 / np.sqrt(20_000)
 
 
-@given(
-    arrays.arrays(np.float32, st.tuples(st.integers(0, 30), st.integers(1, 2)), elements=st.sampled_from([0, 1, 2.5]))
-)
-def test_rows_have_one_hash_exactly_where_their_numbers_are_the_same(x):
-    hashes = secret.row_hashes(x, "oak")
-    assert (hashes.dtype, hashes.shape) == (np.uint64, (len(x),))
-    np.testing.assert_array_equal(hashes[:, None] == hashes, (x[:, None] == x).all(-1))
-
-
-def test_rows_are_the_same_however_their_numbers_are_stored():
-    x = np.random.default_rng(0).integers(0, 200, (3000, 2, 2))
-    hashes = secret.row_hashes(x, "oak")
-    for stored in (x.astype(np.uint8), x.astype(np.float32), x.astype(np.float64), np.asfortranarray(x), x[:1700]):
-        np.testing.assert_array_equal(secret.row_hashes(stored, "oak"), hashes[: len(stored)])
-    missing = np.array([[np.nan, 0.0], [-np.nan, -0.0], [np.float32("nan"), 0.0]])
-    assert len(np.unique(secret.row_hashes(missing, "oak"))) == 1
-
-
-def test_a_hash_says_nothing_to_who_has_not_the_secret_and_depends_on_the_label():
-    x = np.arange(500.0)[:, None]
-    several = [secret.row_hashes(x, "oak"), other.row_hashes(x, "oak"), secret.row_hashes(x, "yew")]
-    assert len(np.unique(several)) == 1500
-
-
 def test_it_prints_no_byte_of_itself(tmp_path):
     made = Secret.open(Path(tmp_path / "secret"))
     key = (tmp_path / "secret").read_bytes()
@@ -93,15 +68,23 @@ def test_it_prints_no_byte_of_itself(tmp_path):
         assert key.hex() not in text
 
 
-def test_values_have_equal_hashes_if_they_are_equal_and_else_others_up_to_the_largest_token():
-    x = np.random.default_rng(0).normal(size=(5000, 2)).round(3)
-    found = secret.value_hashes(x)
+def test_cells_have_equal_hashes_if_they_are_equal_and_other_ones_under_another_secret():
+    cells = hash_numbers(np.random.default_rng(0).normal(size=(5000, 2)).round(3))
+    cells[:7] = 0
+    found = secret.cell_hashes(cells)
     assert found.dtype == np.uint32
     assert found.max() <= MOST_TOKEN
-    values, index = np.unique(x, return_inverse=True)
-    assert len(np.unique(found)) == len(values)
-    assert all(len(np.unique(found.ravel()[index.ravel() == at])) == 1 for at in range(0, len(values), 50))
-    missing = np.array([0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000], np.uint64).view(np.float64)
-    assert len(np.unique(secret.value_hashes(missing[:, None]))) == 1
-    assert len(np.unique(secret.value_hashes(np.array([[0.0], [-0.0]])))) == 1
-    assert not (other.value_hashes(x) == found).all(1).any()
+    assert not found[:7].any(), "an empty cell stays empty"
+    assert len(np.unique(np.stack([cells.ravel(), found.ravel()]), axis=1).T) == len(np.unique(cells))
+    assert len(np.unique(found)) == len(np.unique(cells))
+    assert not (other.cell_hashes(cells) == found)[7:].any()
+
+
+@given(st.lists(st.sampled_from([0, 1, 2.5, -3, float("nan")]), max_size=30), st.integers(1, 2))
+def test_rows_have_one_hash_exactly_where_their_numbers_are_the_same(numbers, width):
+    x = np.array(numbers[: len(numbers) // width * width]).reshape(-1, width)
+    hashes = join_cells(hash_numbers(x))
+    np.testing.assert_array_equal(
+        hashes[:, None] == hashes, (np.nan_to_num(x, nan=9)[:, None] == np.nan_to_num(x, nan=9)).all(-1)
+    )
+    np.testing.assert_array_equal(join_cells(hash_numbers(-0.0 + x.astype(np.float32))), hashes)

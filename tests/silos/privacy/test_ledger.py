@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from silos.client_store import ClientStore
 from silos.errors import RefusalError, UserError
 from silos.param_types import is_plain
-from silos.privacy.differencing import EVERY, OTHER
+from silos.privacy.differencing import OTHER
 from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.owner_file import Policy
 from silos.privacy.report_rules import Kind
@@ -43,9 +43,10 @@ def never(draw: Draw) -> dict[str, np.ndarray]:
     pytest.fail("the question was computed again")
 
 
-def told(ledger: Ledger, *chosen: int) -> dict[str, dict[str, np.ndarray]]:
+@pytest.fixture
+def told(of_rows):
     """Rows of one class by their numbers."""
-    return {EVERY: {"oak": ledger.row_hashes(rows_at[list(chosen)], "oak")}}
+    return lambda *chosen: of_rows({"oak": rows_at[list(chosen)]})
 
 
 def same(one: dict[str, np.ndarray], two: dict[str, np.ndarray]) -> bool:
@@ -58,24 +59,24 @@ def files(ledger: Ledger) -> dict[str, Path]:
     return {path.name: path for path in Path(ledger.folder).rglob("*") if path.is_file()}
 
 
-def test_an_answer_without_noise_is_the_truth_and_is_remembered(ledger):
-    answer = ledger.answer("v1", "means", plain, groups=told(ledger, *range(30)))
+def test_an_answer_without_noise_is_the_truth_and_is_remembered(ledger, told):
+    answer = ledger.answer("v1", "means", plain, values=told(*range(30)))
     assert same(answer, plain(np.random.default_rng))
     (entry,) = ledger.entries()
     assert (entry.version, entry.question, entry.rho, entry.bytes) == ("v1", "means", 0.0, 12 * 8 + 5 * 8)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", entry.when)
 
 
-def test_the_same_question_gets_the_same_bytes_and_costs_nothing(ledger, tmp_path):
+def test_the_same_question_gets_the_same_bytes_and_costs_nothing(ledger, tmp_path, told):
     first = ledger.answer("v1", "counts", noisy, rho=0.3, budget=0.5)
     for again in (ledger, Ledger(str(tmp_path), "oslo"), pickle.loads(pickle.dumps(ledger))):
         assert same(again.answer("v1", "counts", never, rho=0.3, budget=0.5), first)
     assert len(ledger.entries()) == 1
-    quiet = ledger.answer("v1", "means", plain, groups=told(ledger, *range(30)))
+    quiet = ledger.answer("v1", "means", plain, values=told(*range(30)))
     assert same(ledger.answer("v1", "means", never), quiet)
 
 
-def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_version(ledger):
+def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_version(ledger, told):
     ledger.answer("v1", "counts", noisy, rho=0.3, budget=0.5)
     with pytest.raises(UserError) as refused:
         ledger.answer("v2", "counts", never, rho=0.3, budget=0.5)
@@ -84,7 +85,7 @@ def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_versio
         "Repeat an earlier query, lower rho to 0.2 or less, or let the client's owner raise budget in its owner.yaml."
     )
     ledger.answer("v2", "counts", noisy, rho=0.2, budget=0.5)
-    ledger.answer("v3", "means", plain, budget=0.5, groups=told(ledger, *range(30)))
+    ledger.answer("v3", "means", plain, budget=0.5, values=told(*range(30)))
     assert math.fsum(entry.rho for entry in ledger.entries()) == 0.5
 
 
@@ -110,7 +111,7 @@ def test_no_order_of_questions_overruns_the_budget_nor_refuses_what_it_has_room_
             version, name, cost = question
             fits = question in answered or hundredths + round(100 * cost) <= round(100 * budget)
             try:
-                answer = ledger.answer(version, name, noisy, cost, budget)
+                answer = ledger.answer(version, name, noisy, None, cost, budget)
             except UserError:
                 assert not fits
                 continue
@@ -129,7 +130,7 @@ def test_noise_is_no_other_clients_nor_another_questions_versions_or_costs(tmp_p
 
     asked = [("oslo", "v1", "q", 0.1), ("rome", "v1", "q", 0.1), ("oslo", "v2", "q", 0.1), ("oslo", "v1", "p", 0.1)]
     asked.append(("oslo", "v1", "q", 0.2))
-    answers = [Ledger(str(tmp_path), client).answer(*which, zeros, cost) for client, *which, cost in asked]
+    answers = [Ledger(str(tmp_path), client).answer(*which, zeros, rho=cost) for client, *which, cost in asked]
     draws = np.concatenate([[answer["counts"], answer["sums"]] for answer in answers])
     assert np.abs(draws.std(1) - 1).max() < 0.03
     assert np.abs(np.corrcoef(draws) - np.eye(len(draws))).max() < 4.5 / math.sqrt(20_000)
@@ -138,20 +139,20 @@ def test_noise_is_no_other_clients_nor_another_questions_versions_or_costs(tmp_p
 @pytest.mark.parametrize("clients", [["Oslo", "oslo"], ["a/b", "a.b", "a b", "../a"], ["é" * 300, "è" * 300]])
 def test_clients_of_whatever_name_have_a_ledger_of_their_own_inside_the_folder(clients, tmp_path):
     for client in clients:
-        Ledger(str(tmp_path / "private"), client).answer("v1", "q", noisy, 0.1)
+        Ledger(str(tmp_path / "private"), client).answer("v1", "q", noisy, rho=0.1)
     assert [len(Ledger(str(tmp_path / "private"), client).entries()) for client in clients] == [1] * len(clients)
     assert [path.name for path in tmp_path.iterdir()] == ["private"]
 
 
 @pytest.mark.parametrize("change", ["added", "removed", "replaced"])
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 9, 10, 11])
-def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_without_noise(change, count, ledger):
-    ledger.answer("1111aaaa2222bbbb.dir", "means", plain, groups=told(ledger, *range(40)))
+def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_without_noise(change, count, ledger, told):
+    ledger.answer("1111aaaa2222bbbb.dir", "means", plain, values=told(*range(40)))
     chosen = {"added": range(40 + count), "removed": range(40 - count), "replaced": range(count, 40 + count)}[change]
-    rows = told(ledger, *chosen)
+    rows = told(*chosen)
     if 0 < count < 10:
         with pytest.raises(UserError) as refused:
-            ledger.answer("3333cccc4444dddd.dir", "means", never, groups=rows)
+            ledger.answer("3333cccc4444dddd.dir", "means", never, values=rows)
         assert str(refused.value) == (
             "client oslo: its rows and those of an earlier report without noise differ by fewer than 10 different rows of a "
             "class, removed or added, or by fewer values of a column. Subtracting the two reports would reveal these. "
@@ -162,56 +163,57 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
         )
         ledger.answer("3333cccc4444dddd.dir", "means", noisy, rho=0.1)
     else:
-        ledger.answer("3333cccc4444dddd.dir", "means", plain, groups=rows)
+        ledger.answer("3333cccc4444dddd.dir", "means", plain, values=rows)
     assert len(ledger.entries()) == 2
 
 
-def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_another_kind_is_in_nobodys_way(ledger):
-    rows, once = told(ledger, *range(40)), Kind("models", once="ask nothing")
-    first = ledger.answer("v1", "by weight", plain, groups=rows, kind=once)
+def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_another_kind_is_in_nobodys_way(
+    ledger, told
+):
+    rows, once = told(*range(40)), Kind("models", once="ask nothing")
+    first = ledger.answer("v1", "by weight", plain, values=rows, kind=once)
     for kind in (Kind(), Kind("means"), Kind("medians", once="ask no more")):
-        ledger.answer("v1", "by height", plain, groups=rows, kind=kind)
+        ledger.answer("v1", "by height", plain, values=rows, kind=kind)
     with pytest.raises(UserError) as refused:
-        ledger.answer("v1", "by height", never, groups=rows, kind=once)
+        ledger.answer("v1", "by height", never, values=rows, kind=once)
     assert str(refused.value) == (
         "client oslo: got a second query of the kind `models` on its present rows, expected one, since each further "
         "answer reveals more of single rows. Ask nothing."
     )
     assert len(ledger.entries()) == 4
-    assert same(ledger.answer("v1", "by weight", never, groups=rows, kind=once), first)
-    ledger.answer("v2", "by height", plain, groups=told(ledger, *range(60)), kind=once)
+    assert same(ledger.answer("v1", "by weight", never, values=rows, kind=once), first)
+    ledger.answer("v2", "by height", plain, values=told(*range(60)), kind=once)
 
 
-def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledger):
+def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledger, told):
     kind = Kind("models", "half of a class", "ask about fewer models")
-    ledger.answer("v1", "by weight", plain, groups=told(ledger, *range(40)), kind=kind)
+    ledger.answer("v1", "by weight", plain, values=told(*range(40)), kind=kind)
     with pytest.raises(
         UserError, match=r"fewer than 10 different rows of half of a class, .*\. Ask about fewer models\.$"
     ):
-        ledger.answer("v2", "by weight", never, groups=told(ledger, *range(41)), kind=kind)
+        ledger.answer("v2", "by weight", never, values=told(*range(41)), kind=kind)
 
 
-def test_every_version_told_before_counts_not_the_last_alone(ledger):
-    ledger.answer("v1", "means", plain, groups=told(ledger, *range(40)))
-    ledger.answer("v2", "means", plain, groups=told(ledger, *range(60)))
+def test_every_version_told_before_counts_not_the_last_alone(ledger, told):
+    ledger.answer("v1", "means", plain, values=told(*range(40)))
+    ledger.answer("v2", "means", plain, values=told(*range(60)))
     with pytest.raises(UserError, match=r"its rows and those of an earlier report without noise differ"):
-        ledger.answer("v3", "means", never, groups=told(ledger, *range(41)))
+        ledger.answer("v3", "means", never, values=told(*range(41)))
 
 
-def test_what_was_told_under_noise_or_refused_is_in_nobodys_way(ledger):
+def test_what_was_told_under_noise_or_refused_is_in_nobodys_way(ledger, told):
     ledger.answer("v1", "means", noisy, rho=0.1)
-    ledger.answer("v2", "means", plain, groups=told(ledger, *range(40)))
+    ledger.answer("v2", "means", plain, values=told(*range(40)))
     with pytest.raises(UserError):
-        ledger.answer("v3", "means", never, groups=told(ledger, *range(45)))
-    ledger.answer("v4", "means", plain, groups=told(ledger, *range(50)))
+        ledger.answer("v3", "means", never, values=told(*range(45)))
+    ledger.answer("v4", "means", plain, values=told(*range(50)))
 
 
-def test_a_class_that_sinks_under_the_minimum_is_no_way_around_it(ledger):
-    few, rest = ledger.row_hashes(rows_at[100:112], "elm"), ledger.row_hashes(rows_at[:40], "oak")
-    pooled = ledger.row_hashes(rows_at[150:165], "yew")
-    ledger.answer("v1", "means", plain, groups={EVERY: {"oak": rest, "elm": few, OTHER: pooled}})
+def test_a_class_that_sinks_under_the_minimum_is_no_way_around_it(ledger, of_rows):
+    few, rest, pooled = rows_at[100:112], rows_at[:40], rows_at[150:165]
+    ledger.answer("v1", "means", plain, of_rows({"oak": rest, "elm": few, OTHER: pooled}))
     with pytest.raises(UserError, match="fewer than 10 different rows"):
-        ledger.answer("v2", "means", never, groups={EVERY: {"oak": rest, OTHER: np.concatenate([few[:9], pooled])}})
+        ledger.answer("v2", "means", never, of_rows({"oak": rest, OTHER: np.concatenate([few[:9], pooled])}))
 
 
 @pytest.mark.parametrize(
@@ -246,9 +248,9 @@ PARTS = ["secret", "ledger.json", "answer", "rows"]
 @pytest.mark.parametrize(
     ("part", "fault"), [(p, f) for p in PARTS for f in FAULTS if (p, f) != ("ledger.json", "gone")]
 )
-def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger):
-    rows = told(ledger, *range(40))
-    ledger.answer("v1", "means", plain, groups=rows)
+def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger, told):
+    rows = told(*range(40))
+    ledger.answer("v1", "means", plain, values=rows)
     (entry,) = ledger.entries()
     name = {"answer": f"{entry.answer}.safetensors", "rows": f"{entry.rows}.safetensors"}.get(part, part)
     path = files(ledger)[name]
@@ -259,17 +261,17 @@ def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger)
     with pytest.raises(
         UserError, match=rf"/{re.escape(named)}, .* client.* Restore .* copy[., ].*[nN]othing is reported until"
     ):
-        ledger.answer(version, "means", never, groups=rows)
+        ledger.answer(version, "means", never, values=rows)
 
 
 @pytest.mark.parametrize("gone", ["ledger.json", "folder"])
-def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, ledger):
+def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, ledger, told):
     ledger.answer("v1", "counts", noisy, rho=0.3, budget=0.3)
     path = files(ledger)["ledger.json"]
     path.unlink() if gone == "ledger.json" else shutil.rmtree(path.parent)
     for ask in (
         lambda: ledger.answer("v1", "counts", never, rho=0.3, budget=0.3),
-        lambda: ledger.answer("v2", "means", never, groups=told(ledger, *range(30))),
+        lambda: ledger.answer("v2", "means", never, values=told(*range(30))),
         ledger.entries,
     ):
         with pytest.raises(
@@ -285,25 +287,25 @@ def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, l
 
 
 def test_a_client_that_was_killed_before_its_first_ledger_starts_one(ledger):
-    told(ledger, *range(30))  # which makes the secret
+    ledger.unit_hashes(np.arange(3))  # which makes the secret
     assert "ledger.json" not in files(ledger)
     ledger.answer("v1", "counts", noisy, rho=0.3)
 
 
-def test_what_stood_in_for_an_answer_is_no_answer(ledger):
+def test_what_stood_in_for_an_answer_is_no_answer(ledger, told):
     """The same question by the other method: nine rows more are not told as the rows before them."""
-    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), told(ledger, *range(40)), Kind("means"))
-    later = ledger.answer_or_stand_in("v2", "means", lambda: plain(never), told(ledger, *range(49)), Kind("means"))
+    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), told(*range(40)), Kind("means"))
+    later = ledger.answer_or_stand_in("v2", "means", lambda: plain(never), told(*range(49)), Kind("means"))
     assert same(first.answer, later.answer)
     assert later.earlier == "v1"
     with pytest.raises(RefusalError, match="fewer than 10 different rows"):
-        ledger.answer("v2", "means", never, groups=told(ledger, *range(49)), kind=Kind("means"))
+        ledger.answer("v2", "means", never, values=told(*range(49)), kind=Kind("means"))
 
 
-def test_only_an_answer_is_looked_up_as_recorded_and_not_what_stood_in_for_one(ledger):
+def test_only_an_answer_is_looked_up_as_recorded_and_not_what_stood_in_for_one(ledger, told):
     assert ledger.recorded("v1", "means") is None
-    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), told(ledger, *range(40)), Kind())
-    ledger.answer_or_stand_in("v2", "means", lambda: plain(never), told(ledger, *range(49)), Kind())
+    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), told(*range(40)), Kind())
+    ledger.answer_or_stand_in("v2", "means", lambda: plain(never), told(*range(49)), Kind())
     ledger.answer("v1", "counts", noisy, rho=0.3)
     assert same(ledger.recorded("v1", "means"), first.answer)
     assert ledger.recorded("v2", "means") is None
@@ -311,16 +313,16 @@ def test_only_an_answer_is_looked_up_as_recorded_and_not_what_stood_in_for_one(l
     assert ledger.recorded("v1", "counts", 0.1) is None
 
 
-def test_a_client_whose_owner_wants_noise_reports_nothing_without_it_also_not_again(tmp_path):
+def test_a_client_whose_owner_wants_noise_reports_nothing_without_it_also_not_again(tmp_path, told):
     ledger, strict = (
         Ledger(str(tmp_path), "oslo", Policy(without_noise=allowed, least_rows=least))
         for allowed, least in ((True, 10), (False, 10))
     )
-    rows, means = told(ledger, *range(40)), Kind("means")
-    ledger.answer("v1", "means", plain, groups=rows)
+    rows, means = told(*range(40)), Kind("means")
+    ledger.answer("v1", "means", plain, values=rows)
     ledger.answer_or_stand_in("v1", "means", lambda: plain(never), rows, means)
     for ask in (
-        lambda: strict.answer("v1", "means", never, groups=rows),
+        lambda: strict.answer("v1", "means", never, values=rows),
         lambda: strict.answer_or_stand_in("v1", "means", never, rows, means),
         lambda: strict.recorded_stand_in("v1", "means", means),
     ):
@@ -329,22 +331,24 @@ def test_a_client_whose_owner_wants_noise_reports_nothing_without_it_also_not_ag
     strict.answer("v1", "counts", noisy, rho=0.1)
 
 
-def test_where_the_owner_wants_more_rows_a_difference_covers_as_many(tmp_path):
+def test_where_the_owner_wants_more_rows_a_difference_covers_as_many(tmp_path, told):
     ledger = Ledger(str(tmp_path), "oslo", Policy(least_rows=20))
-    ledger.answer("v1", "means", plain, groups=told(ledger, *range(40)))
+    ledger.answer("v1", "means", plain, values=told(*range(40)))
     with pytest.raises(RefusalError, match="fewer than 20 different rows"):
-        ledger.answer("v2", "means", never, groups=told(ledger, *range(59)))
-    ledger.answer("v3", "means", plain, groups=told(ledger, *range(60)))
+        ledger.answer("v2", "means", never, values=told(*range(59)))
+    ledger.answer("v3", "means", plain, values=told(*range(60)))
     with pytest.raises(ValueError, match="fewer than 20 different rows"):
-        ledger.answer("v4", "means", never, groups=told(ledger, *range(100, 119)))
+        ledger.answer("v4", "means", never, values=told(*range(100, 119)))
 
 
-def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_before_it_is_told(ledger, monkeypatch):
+def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_before_it_is_told(
+    ledger, monkeypatch, told
+):
     """Else a power cut leaves a ledger that names a file that is not there, or somebody who heard what was never told."""
     did, sync, rename = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (did.append(Path(f"/proc/self/fd/{file}").resolve()), sync(file)))
     monkeypatch.setattr(os, "replace", lambda old, new: (did.append(Path(new).name), rename(old, new)))
-    ledger.answer("v1", "means", plain, groups=told(ledger, *range(40)))
+    ledger.answer("v1", "means", plain, values=told(*range(40)))
     place = files(ledger)["ledger.json"].parent
     names = [at for at, what in enumerate(did) if isinstance(what, str)]
     assert [did[at - 1].suffix for at in names] == [".tmp"] * 4, "each is synced, then named"
@@ -369,18 +373,18 @@ def test_the_folder_is_for_the_owners_eyes(ledger):
     assert files(ledger)["ledger.json"].parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_no_row_and_no_secret_is_in_what_is_told_said_or_kept(ledger):
-    rows, said = told(ledger, *range(40)), []
-    answers = [ledger.answer("v1", "means", plain, groups=rows), ledger.answer("v1", "counts", noisy, 0.1, 0.1)]
+def test_no_row_and_no_secret_is_in_what_is_told_said_or_kept(ledger, told):
+    rows, said = told(*range(40)), []
+    answers = [ledger.answer("v1", "means", plain, values=rows), ledger.answer("v1", "counts", noisy, None, 0.1, 0.1)]
     for version, cost in (("v2", 0.0), ("v2", 0.1)):
         with pytest.raises(UserError) as refused:
-            ledger.answer(version, "means", never, cost, 0.1, told(ledger, *range(41)))
+            ledger.answer(version, "means", never, told(*range(41)), cost, 0.1)
         said.append(str(refused.value))
     secret = files(ledger)["secret"].read_bytes()
     kept = [path.read_bytes() for name, path in files(ledger).items() if name != "secret"]
     heard = [array.tobytes() for answer in answers for array in answer.values()]
     heard += [text.encode() for text in (*said, repr(ledger), repr(ledger.entries()))] + [pickle.dumps(ledger)]
-    hashes = rows[EVERY]["oak"]
+    hashes = rows.tokens
     assert any(hashes[0].tobytes() in content for content in kept), "the search finds what is there"
     numbers = [value.tobytes() for kind in (np.float64, np.float32) for value in rows_at[:41].astype(kind).ravel()]
     texts = [repr(float(value))[:9].encode() for value in rows_at[:41].ravel()]

@@ -16,7 +16,6 @@ import pytest
 
 import silos
 from silos.errors import UserError
-from silos.privacy.differencing import EVERY
 from silos.privacy.ledger import Draw, Ledger
 
 ASK = """
@@ -24,7 +23,7 @@ import os, signal, sys, time
 from pathlib import Path
 import numpy as np
 from silos.errors import UserError
-from silos.privacy.differencing import EVERY
+from silos.privacy.differencing import Values
 from silos.privacy.ledger import Ledger
 
 folder, kill_at, cost, budget, *questions = sys.argv[1:]
@@ -47,10 +46,11 @@ def compute(draw):
 
 print("ready", flush=True)
 sys.stdin.readline()
-told = {EVERY: {"oak": ledger.row_hashes(np.arange(40.0)[:, None], "oak")}}
+none, rows = np.zeros((40, 0), np.uint32), np.arange(40).astype(np.uint64) << np.uint64(34)
+told = Values.of((), none, none.astype(bool), np.zeros(40, int), ["oak"], rows)
 for question in questions:
     try:
-        answer = ledger.answer("v1", question, compute, float(cost), float(budget), told)
+        answer = ledger.answer("v1", question, compute, told, float(cost), float(budget))
     except UserError as error:
         print("refused", error, flush=True)
     else:
@@ -93,7 +93,7 @@ def test_processes_that_ask_the_same_at_once_hear_the_same_which_is_computed_onc
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("cost", "moments"), [(COST, 5), (0.0, 6)])
-def test_killed_before_or_after_any_write_it_has_told_nothing_or_the_whole(cost, moments, ask, tmp_path):
+def test_killed_before_or_after_any_write_it_has_told_nothing_or_the_whole(cost, moments, ask, of_rows, tmp_path):
     """Secret, answer, rows where there is no noise, and ledger are synced before they have their names.
 
     The folder is, before the ledger has its name and after.
@@ -107,9 +107,9 @@ def test_killed_before_or_after_any_write_it_has_told_nothing_or_the_whole(cost,
         assert killed.returncode == (0 if moment > moments else -signal.SIGKILL)
         assert bool(out) == (moment > moments)
         ledger = Ledger(str(tmp_path), "oslo")
-        told = {EVERY: {"oak": ledger.row_hashes(np.arange(40.0)[:, None], "oak")}}
+        told = of_rows({"oak": np.arange(40.0)[:, None]})
         assert [entry.rho for entry in ledger.entries()] == [cost] * whole
-        again = ledger.answer("v1", "a", never if whole else truth, cost, COST, told)
+        again = ledger.answer("v1", "a", never if whole else truth, told, cost, COST)
         np.testing.assert_array_equal(again["counts"], np.arange(6) + noise(tmp_path, cost))
         assert [entry.rho for entry in ledger.entries()] == [cost], "and it has cost once"
         assert not [name for name in held(tmp_path) if name.endswith(".tmp")] or whole
@@ -136,10 +136,10 @@ def test_what_was_heard_before_a_kill_at_any_time_is_in_the_ledger(ask, tmp_path
     assert set(heard) <= set(kept)
     assert len(kept) - len(heard) <= 3, "one a kill was told to nobody any more"
     for question, answer in heard.items():
-        again = ledger.answer("v1", question, never, COST, 0.0)
+        again = ledger.answer("v1", question, never, rho=COST, budget=0.0)
         assert again["counts"].tobytes().hex() == answer
     with pytest.raises(UserError, match=f"of which {len(kept) * COST:.4g} is spent"):
-        ledger.answer("v1", "new", truth, COST, len(kept) * COST)
+        ledger.answer("v1", "new", truth, rho=COST, budget=len(kept) * COST)
 
 
 def never(draw: Draw) -> dict[str, np.ndarray]:

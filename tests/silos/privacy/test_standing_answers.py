@@ -5,9 +5,10 @@ import pytest
 
 from silos.errors import RefusalError
 from silos.io.locks import in_turn
-from silos.privacy.differencing import EVERY
+from silos.privacy.differencing import Values
 from silos.privacy.ledger import Ledger, StandInAnswer
 from silos.privacy.report_rules import Kind
+from silos.raw_cells import hash_numbers, join_cells
 
 MEANS, SPREADS = Kind("means"), Kind("spreads")
 rows_at = np.random.default_rng(0).normal(size=(200, 3))
@@ -18,15 +19,16 @@ def ledger(tmp_path):
     return Ledger(str(tmp_path), "oslo")
 
 
-def stands_for(ledger, count):
-    return {EVERY: {"oak": ledger.row_hashes(rows_at[:count], "oak")}}
+def stands_for(count):
+    rows, none = join_cells(hash_numbers(rows_at[:count])), np.zeros((count, 0), np.uint32)
+    return Values.of((), none, none.astype(bool), np.zeros(count, int), ["oak"], rows)
 
 
 def ask(ledger, count, kind=MEANS) -> StandInAnswer:
     def compute():
         return {"sums": rows_at[:count].sum(0)}
 
-    return ledger.answer_or_stand_in(f"v{count}", "all", compute, stands_for(ledger, count), kind)
+    return ledger.answer_or_stand_in(f"v{count}", "all", compute, stands_for(count), kind)
 
 
 def sums(count):
@@ -70,8 +72,8 @@ def test_what_stands_in_for_an_answer_is_in_the_way_of_others_as_what_it_was_tol
         RefusalError,
         match=r"its rows and those of an earlier report without noise differ by fewer",
     ):
-        ledger.answer("v49", "counts", lambda _: {}, groups=stands_for(ledger, 49))
-    ledger.answer("v50", "counts", lambda _: {}, groups=stands_for(ledger, 50))  # 45 rows were never told of
+        ledger.answer("v49", "counts", lambda _: {}, values=stands_for(49))
+    ledger.answer("v50", "counts", lambda _: {}, values=stands_for(50))  # 45 rows were never told of
 
 
 def test_what_was_answered_is_known_without_a_turn_and_nobody_gets_a_ledger_by_being_looked_up(ledger, tmp_path):
