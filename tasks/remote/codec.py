@@ -427,6 +427,7 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 @functools.cache
 def field_hints(kind: type) -> dict[str, object]:
+    """Return the types of the fields that make a record, by name."""
     hints = typing.get_type_hints(kind)
     if issubclass(kind, Network):  # its type checker knows no abilities of an inner network
         hints = {name: Network if hint is Any else hint for name, hint in hints.items()}

@@ -81,7 +81,7 @@ def test_parts_that_do_not_fit_are_refused(parts, write_silos, tmp_path):
     cut_part(whole, tmp_path / "again", ["oslo"])
     with pytest.raises(UserError, match="client oslo: got it at places again and north"):
         merge_parts("all", {}, {**folders, "again": tmp_path / "again"})
-    other = write_silos({"lima": 5}, name="other", rows_of=lambda client, n: (np.ones((n, 3)), np.arange(n) % 2))
+    other = write_silos({"lima": 5}, name="other", rows_of=lambda _, n: (np.ones((n, 3)), np.arange(n) % 2))
     with pytest.raises(UserError, match="place north: classes: got"):
         merge_parts("all", {}, {**folders, "lima": Path(other.folder)})
 
