@@ -17,7 +17,7 @@ from silos.errors import UserError, shown, some
 from silos.io.atomic_io import write_bytes
 from silos.param_types import plain
 from tasks.places.broker import COORDINATOR, add_token, make_certificate, remove_token
-from tasks.places.envelopes import EnvelopeError, PrivateKey, PublicKey, write_secret
+from tasks.places.envelopes import PrivateKey, PublicKey, write_secret
 from tasks.places.planes import Plane, open_plane
 from tasks.places.sessions import CoordinatorSession
 
@@ -79,7 +79,8 @@ def set_up(root: Path, address: str) -> PublicKey:
 def invite(root: Path, place: str) -> Invitation:
     """Return the invitation of a new place; UserError if one of this name has joined."""
     folder, content = root / FOLDER, _coordinator(root)
-    plain(place, "the place")
+    if plain(place, "the place") == COORDINATOR:
+        raise UserError(f"the place: got {place}, the name of the other end, expected another. Choose another name.")
     if content["places"].get(place):
         raise UserError(
             f"place {place}: got a place that has joined, expected a new name. `siloflow place revoke` it first."
@@ -100,7 +101,7 @@ def read_invitation(path: Path) -> Invitation:
         if not all(isinstance(value, str) for value in content.values()):
             raise TypeError("got a value that is no text")
         PublicKey.from_text(invitation.coordinator)
-    except (OSError, ValueError, TypeError, EnvelopeError) as error:
+    except (OSError, ValueError, TypeError, UserError) as error:
         raise UserError(
             f"{path}: got no invitation ({shown(str(error))}), expected one of `siloflow place invite`."
         ) from None
@@ -147,7 +148,7 @@ def accept(root: Path, place: str, fingerprint: str, wait: float = 5.0) -> None:
         )
     try:
         key = PublicKey.from_text(found[1].decode("ascii", "replace"))
-    except EnvelopeError:
+    except UserError:
         key = None
     if key is None or not same_key(key.fingerprint, fingerprint):
         plane.drop(found[0])

@@ -1,0 +1,151 @@
+"""What a place answers, over real sessions in a folder: its part, steps, what to keep; and what its owner forbids."""
+
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from models.client_model import Model
+from models.networks.mlp import MLP
+from models.prng import server_stream
+from models.training.engine import Training
+from models.training.objectives import CrossEntropy
+from models.training.optimizers import SGD
+from silos.client_store import ClientStore
+from silos.cohort import Cohort, Silos, Stack
+from silos.errors import RefusalError, UserError
+from silos.privacy.owner_file import OWNER_FILE, policy_of
+from silos.storage.manifest import read_manifest
+from silos.storage.places import part_digest
+from tasks.execution.task_runner import PrefectRunner
+from tasks.local_train import local_train
+from tasks.places.sessions import PlaceSessions
+from tasks.remote.enrolment import accept, invite, join, open_membership, set_up
+from tasks.remote.gather_parts import ask_states, write_listing
+from tasks.remote.place_workers import PlaceWorkers
+from tasks.remote.serve_place import PlaceServer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs'")  # there is no flow around the steps
+
+CLIENTS = {"oslo": 11, "lyon": 7, "rome": 9}
+
+
+@pytest.fixture
+def federation(write_silos, separate, tmp_path):
+    """A coordinator's folder, and two places that answer in threads of this process."""
+    apart, root, threads = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]]), tmp_path / "coordinator", []
+    (tmp_path / "plane").mkdir()
+    root.mkdir()
+    set_up(root, str(tmp_path / "plane"))
+    ended = threading.Event()
+    for place, opened in apart.places.items():
+        home = tmp_path / f"home-{place}"
+        home.mkdir()
+        accept(root, place, join(home, invite(root, place)).fingerprint)
+        own = open_membership(home)
+        server = PlaceServer(Path(opened.silos.folder), opened.store, nullcontext, lambda _: None)
+        sessions = PlaceSessions(own.plane, own.key, place, own.coordinator, own.sessions, server.respond)
+
+        def serve(sessions=sessions):
+            while not ended.is_set():
+                sessions.serve_once(0.05)
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+    yield root, apart
+    ended.set()
+    for thread in threads:
+        thread.join(60)
+
+
+def listing(root, apart):
+    manifest, policies = write_listing(root, root / "data" / "all", "all", {}, root / "no")
+    return Silos.open(root / "data" / "all", "version"), manifest, policies
+
+
+def test_the_coordinator_lists_what_places_hold_and_what_owners_allow(federation):
+    root, apart = federation
+    file = apart.places["b"].store / OWNER_FILE
+    file.write_text(file.read_text().replace("methods: all", "methods: [fedavg]"))
+    silos, manifest, policies = listing(root, apart)
+    assert silos.clients == ("lyon", "oslo", "rome")
+    assert {place: part.part for place, part in manifest.places.items()} == {p: o.part for p, o in apart.places.items()}
+    assert policies == {"rome": {"methods": ("fedavg",)}}
+    assert {path.name for path in Path(silos.folder).iterdir()} == {"manifest.json", "manifest.safetensors"}
+    assert ask_states(root) == {"a": "2 silos of 32 rows", "b": "1 silo of 16 rows"}
+
+
+def test_a_step_runs_at_places_as_a_prefect_task_and_what_is_not_kept_is_deleted(federation, prefect):
+    root, apart = federation
+    silos, _, _ = listing(root, apart)
+    workers = PlaceWorkers(root, print)
+    runner, private = PrefectRunner(workers), ClientStore(str(root / "private" / "all" / "run"))
+    try:
+        sent = [message for cohort in runner.map_cohorts(local_train, calls(silos, private)) for message in cohort]
+        assert [message.clients for message in sent] == [("lyon", "oslo"), ("rome",)]
+        stored = {place: sorted((opened.store / "run" / "own").glob("*")) for place, opened in apart.places.items()}
+        assert {place: len(files) for place, files in stored.items()} == {"a": 1, "b": 1}
+        assert not Path(private.folder).exists()
+        runner.keep(private, "own", sent[0].private["own"].values())
+        assert [path.exists() for (path,) in stored.values()] == [True, False]
+    finally:
+        workers.close()
+
+
+def test_a_place_refuses_what_its_owner_does_not_allow(federation, prefect):
+    root, apart = federation
+    silos, _, _ = listing(root, apart)
+    file = apart.places["b"].store / OWNER_FILE
+    before = file.read_text()
+    workers = PlaceWorkers(root, print)
+    private = ClientStore(str(root / "private" / "all" / "run"))
+    try:
+        for change, sentence in (
+            ("messages: [Scores]", "got Update, expected one of Scores"),
+            ("commands: [diagnose]", "got run, expected one of diagnose"),
+            ("training_rows: 10", "got 9 training rows, expected 10 or more"),
+        ):
+            key = change.partition(":")[0]
+            file.write_text(
+                "".join(line for line in before.splitlines(True) if not line.startswith(key)) + change + "\n"
+            )
+            with pytest.raises(RefusalError, match=f"place b: .*{sentence}".replace("[", r"\[")):
+                PrefectRunner(workers).map_cohorts(local_train, calls(silos, private)[1:])
+    finally:
+        workers.close()
+
+
+def test_a_place_whose_data_changed_refuses_steps_for_the_earlier_part(federation, prefect):
+    root, apart = federation
+    silos, _, _ = listing(root, apart)
+    manifest = Path(apart.places["b"].silos.folder) / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+    assert part_digest(manifest.parent) != apart.places["b"].part
+    workers = PlaceWorkers(root, print)
+    try:
+        with pytest.raises(UserError, match="another part of the data than this place holds"):
+            PrefectRunner(workers).map_cohorts(local_train, calls(silos, ClientStore("/x/private/all"))[1:])
+    finally:
+        workers.close()
+
+
+def test_a_place_without_an_owners_file_lists_nothing(federation):
+    root, apart = federation
+    (apart.places["b"].store / OWNER_FILE).unlink()
+    with pytest.raises(RefusalError, match="so that these silos report nothing"):
+        listing(root, apart)
+    assert policy_of(apart.places["a"].store, "oslo")
+    assert read_manifest(Path(apart.listed.folder)).places
+
+
+def calls(silos, private):
+    network = MLP(5, (), 3)
+    model = Model(network, network.init(server_stream(0, 0, "init")), clients=silos.clients)
+    training = Training(CrossEntropy(), SGD(0.1), 1, 4)
+    options = {"training": training, "private": private, "seed": 0, "round": 1, "device": "cpu", "keep": "own"}
+    made = []
+    for part in silos.by_place().values():
+        cohort = Cohort(part, (Stack(part.clients, len(part.clients)),))
+        made.append(((cohort, model.select(part.clients)), options))
+    return made
