@@ -16,7 +16,10 @@ from flows.project.run_store import RunStore
 from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
+from silos.errors import RefusalError
 from silos.privacy.owned_source import find_store
+from silos.privacy.owner_file import OWNER_FILE
+from silos.sources.source_params import is_public
 
 if TYPE_CHECKING:
     from tasks.execution.worker_backends import Workers
@@ -124,6 +127,12 @@ class Project:
     def store(self) -> RunStore:
         """Return the places of what runs leave."""
         name = self.once("store", lambda: find_store(self.root, self.params.data).name)
+        is_own = self.scratch is not None and not is_public(self.params.data.source)
+        if is_own and (self.root / "private" / name / OWNER_FILE).exists():
+            raise RefusalError(
+                f"data.source: got data of private/{name}/{OWNER_FILE}, expected public or simulated data, since a scratch "
+                "folder has no ledgers. Run it in the project."
+            )
         return RunStore(self.root, name, self.params.tracking.uri, self.scratch)
 
     @property

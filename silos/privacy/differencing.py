@@ -24,7 +24,7 @@ many rows are in no group.
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -208,6 +208,31 @@ def smallest_change(before: Values, after: Values) -> int:
     merged = _merged_groups(before.groups, after.groups)
     changes = (_changes(names, before, after, merged) for names in _chunks(before, after))
     return min((size for each in changes if each and (size := each.smallest())), default=0)
+
+
+def renamed_as(before: Values, after: Values) -> Values:
+    """Return `after` with the names of `before` for columns that have the same values under another name.
+
+    A column is found by LEAST_ROWS values in common, of different columns by the most. Columns of an archive are named by
+    their place, which changes if one is left out.
+    """
+    features = [[name for name in each.columns if not name.endswith((IN_BINS, ROW))] for each in (before, after)]
+    kept = {name for name in features[1] if name in before.columns and _common(name, before, after)}
+    left = {name: before.distinct(name) for name in features[0] if name not in kept}
+    names = dict[str, str]()
+    for name in (name for name in features[1] if name not in kept and left):
+        mine = after.distinct(name)
+        common = {other: len(np.intersect1d(mine, values, assume_unique=True)) for other, values in left.items()}
+        most = max(common, key=lambda other: common[other])
+        if common[most] >= LEAST_ROWS and most != name:
+            names[name] = most
+            del left[most]
+    if not names:
+        return after
+    names |= {name: f"{name}\0other" for name in {*names.values()} & {*features[1]} - names.keys()}
+    names |= {f"{name}{IN_BINS}": f"{other}{IN_BINS}" for name, other in names.items()}
+    columns = tuple(names.get(name, name) for name in after.columns)
+    return replace(after, columns=columns, bins={names.get(name, name): bins for name, bins in after.bins.items()})
 
 
 def other_bins(before: Values, after: Values) -> list[str]:

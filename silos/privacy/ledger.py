@@ -17,7 +17,7 @@ import numpy as np
 from silos.errors import RefusalError, UserError
 from silos.io.atomic_io import sync_folder, unfinished, write_bytes
 from silos.io.locks import in_turn
-from silos.privacy.differencing import Values, other_bins, smallest_change, smallest_difference
+from silos.privacy.differencing import Values, other_bins, renamed_as, smallest_change, smallest_difference
 from silos.privacy.owner_file import DEFAULT, OPENED, Policy, folder_name, policy_file, policy_of
 from silos.privacy.report_rules import (
     RHO,
@@ -309,10 +309,11 @@ class Ledger:
             if digest == own:  # the same rows
                 continue
             before = Values.read(stored)
-            bins = [] if is_part or self.policy.other_bins else other_bins(before, values)
+            after = values if is_part else renamed_as(before, values)
+            bins = [] if is_part or self.policy.other_bins else other_bins(before, after)
             if bins:
                 raise bins_refusal(self.client, bins)
-            sizes = [smallest_difference(before, values), 0 if is_part else smallest_change(before, values)]
+            sizes = [smallest_difference(before, values), 0 if is_part else smallest_change(before, after)]
             if any(0 < size < self.policy.least_rows for size in sizes):
                 close.add(digest)
         return [entry for entry in entries if entry.rows in close]

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from silos.privacy import differencing
-from silos.privacy.differencing import LEAST_ROWS, OTHER, Values, other_bins, smallest_change, smallest_difference
+from silos.privacy.differencing import (
+    LEAST_ROWS,
+    OTHER,
+    Values,
+    other_bins,
+    renamed_as,
+    smallest_change,
+    smallest_difference,
+)
 from silos.raw_cells import join_cells
 
 ROWS = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 5), min_size=1, max_size=6))
@@ -204,6 +212,18 @@ def columns_of(names, *columns, bins=None):
     tokens = np.array(columns, np.uint32).T
     used, group = np.ones(tokens.shape, bool), np.zeros(len(tokens), np.int64)
     return Values.of(names, tokens, used, group, ["a"], join_cells(tokens), bins=bins)
+
+
+def test_a_column_under_another_name_is_the_one_with_the_most_values_in_common():
+    before = columns_of(("age", "weight"), range(100, 140), range(200, 240))
+    mixed = [*range(100, 112), *range(212, 240)]  # twelve of age, and 28 of weight
+    after = renamed_as(before, columns_of(("alter", "age"), mixed, range(100, 140), bins={"alter": "5", "age": "7"}))
+    assert after.columns[:-1] == ("weight", "age")
+    assert after.bins == {"weight": "5", "age": "7"}
+    few = columns_of(("alter",), [*range(100, 109), *range(500, 531)])
+    assert renamed_as(before, few).columns[:-1] == ("alter",)  # nine in common
+    swapped = renamed_as(before, columns_of(("weight", "age"), range(100, 140), range(200, 240)))
+    assert swapped.columns[:-1] == ("age", "weight")
 
 
 @pytest.mark.parametrize(
