@@ -90,9 +90,9 @@ def test_what_is_out_of_order_is_refused_with_the_way_out(ends, tmp_path):
         invite(coordinator, "north")
     with pytest.raises(UserError, match="expected at most 100 letters"):
         invite(coordinator, "../etc")
-    with pytest.raises(UserError, match="place.json is missing"):
+    with pytest.raises(UserError, match=r"place\.json is missing"):
         open_membership(coordinator)
-    with pytest.raises(UserError, match="coordinator.json is missing"):
+    with pytest.raises(UserError, match=r"coordinator\.json is missing"):
         places_of(place)
     for text in (
         "{}",
