@@ -151,14 +151,15 @@ def _domains(
     for domain in sorted(table.domains, key=natural_sort_key)[:_LAWS]:
         inside = table.domain == table.domains.index(domain)
         members = [client for client, entry in zip(clients, entries, strict=True) if entry.domain == domain]
-        targets = [client["target"]["mean"] for client in members if client["target"]]
+        targets = [(each["target"]["mean"], each["rows"]["train"]) for each in members if each["target"]]
+        rows = sum(count for _, count in targets)
         found.append(
             {
                 "domain": domain,
                 "clients": int(inside.sum()),
                 "rows": dict(zip(SPLITS, table.rows[inside].sum(axis=0, dtype=int).tolist(), strict=True)),
                 "label_shares": _pooled(manifest, [labels[c["name"]] for c in members if c["name"] in labels]),
-                "target": float(np.mean(targets)) if targets else None,
+                "target": sum(mean * count for mean, count in targets) / rows if rows else None,
             }
         )
     return found

@@ -162,7 +162,7 @@ def test_silos_that_were_not_checked_are_named_with_the_reason() -> None:
     few = pair("few") | {"undetermined": True, "note": "Not compared: few then has fewer than 20 rows."}
     also = {"refused": {"shy": "too few changed.", "half": "a column of few values."}}
     new_rows = {"refused": {"shy": "too few are new.", "west": "too few came."}}
-    new = [of_new_rows("half", label="moderate"), of_new_rows("scant", undetermined=True)]
+    new = [of_new_rows("half", label="moderate"), *(of_new_rows(name, undetermined=True) for name in ("scant", "few"))]
     changed = dict.fromkeys(("few", "shy", "half", "west", "scant"), "changed") | {"new": "added", "gone": "removed"}
     found = unchecked_silos(diagnosed([few, pair("west"), pair("scant")], new, **also, new_rows=new_rows), changed)
     partly = "only its whole version was checked, not its new rows by themselves: "

@@ -11,8 +11,9 @@ import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 from silos.errors import UserError
@@ -24,7 +25,10 @@ from tasks.tracking.mlflow_logging.mlflow_records import SAVED_VIEW, Experiment
 if TYPE_CHECKING:  # MLflow takes seconds to import
     from mlflow import MlflowClient
     from mlflow.entities import Run
+    from mlflow.store.entities import PagedList
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+_Found = TypeVar("_Found")
 
 _QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -380,11 +384,16 @@ def artifacts_of_deleted_runs(root: Path) -> list[Path]:
         return []
     client = connect(own_store(root))
     experiments = [experiment.experiment_id for experiment in client.search_experiments(view_type=_ALL)]
-    deleted, token = [], None
-    while experiments:
-        page = client.search_runs(experiments, run_view_type=_DELETED, max_results=1000, page_token=token)
-        deleted += [folders[run.info.run_id] for run in page if run.info.run_id in folders]
-        token = page.token
-        if not token:
-            break
-    return deleted
+    if not experiments:
+        return []
+    deleted = all_pages(partial(client.search_runs, experiments, run_view_type=_DELETED, max_results=1000))
+    return [folders[run.info.run_id] for run in deleted if run.info.run_id in folders]
+
+
+def all_pages(search: "Callable[..., PagedList[_Found]]") -> "Iterator[_Found]":
+    """Yield what a search of MLflow's client finds, of which each call returns one page."""
+    page = search()
+    yield from page
+    while page.token:
+        page = search(page_token=page.token)
+        yield from page

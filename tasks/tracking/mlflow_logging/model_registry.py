@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from tasks.tracking.mlflow_logging.connection import connect
+from tasks.tracking.mlflow_logging.connection import all_pages, connect
 
 if TYPE_CHECKING:  # MLflow takes seconds to import
     from mlflow.entities import LoggedModel
@@ -53,9 +54,8 @@ class Registry:
 
     def versions(self) -> list[ModelVersion]:
         """Return all versions, newest first."""
-        found = self._client.search_model_versions(
-            f"name = '{self.model}'", max_results=1000, order_by=["version_number DESC"]
-        )
+        about, newest_first = f"name = '{self.model}'", ["version_number DESC"]
+        found = all_pages(partial(self._client.search_model_versions, about, max_results=1000, order_by=newest_first))
         return sorted(map(_version, found), key=lambda version: int(version.number), reverse=True)
 
     def find(self, number: str) -> ModelVersion | None:
@@ -125,13 +125,8 @@ class Registry:
 
 def registries(uri: str, start: str) -> list[Registry]:
     """Return the registered models of a store whose names begin with `start`."""
-    client, token, names = connect(uri), None, list[str]()
-    while True:
-        page = client.search_registered_models(page_token=token)
-        names += [model.name for model in page if model.name.startswith(start)]
-        token = page.token
-        if not token:
-            return [Registry(uri, name) for name in names]
+    models = all_pages(connect(uri).search_registered_models)
+    return [Registry(uri, model.name) for model in models if model.name.startswith(start)]
 
 
 def is_store_failure(error: BaseException) -> bool:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from flows.diagnosis import describe_data
+from flows.diagnosis.reported_overview import reported_overview
 from flows.project.project import Project
+from silos.data_overview import opened_clients, overview
 from silos.data_params import DataParams
 from silos.errors import UserError
 from silos.storage.partition_store import write
@@ -50,3 +52,26 @@ def test_examples_are_rows_of_pictures_that_there_are(tmp_path, shape, classes, 
     data = DataParams.model_validate({**held, "scheme": [{"kind": "column", "column": "client"}]})
     manifest = write(tmp_path / "silos", data, tmp_path)
     assert bool(describe_data.examples(manifest, tmp_path / "silos", manifest.clients[:1])) == drawn
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_what_silos_report_is_the_overview_of_their_training_rows(task, world):
+    rng, rows = np.random.default_rng(0), {}
+    for at, count in enumerate((50, 80, 130)):
+        x = rng.normal(at, 1 + at, (count, 2))
+        y = (rng.random(count) < 0.3 + 0.2 * at).astype(int) if task == "classification" else x[:, 0] * 3
+        rows[f"silo{at}"] = (x, y)
+    silos_of = world()
+    silos_of.write(rows, task)
+    project = silos_of.open()
+    manifest = project.silos.manifest
+    found, refused = reported_overview(project, opened_clients(manifest))
+    read = overview(manifest, Path(project.silos.folder))
+    assert not refused
+    for name in ("label_shares", "label_spread", "feature_spread", "target_spread"):
+        assert found[name] == (read[name] and pytest.approx(read[name], rel=1e-3)), name
+    for one, other in ((found["laws"], read["laws"]), (found["clients"], read["clients"])):
+        for reported, counted in zip(one, other, strict=True):
+            assert reported["label_shares"] == pytest.approx(counted["label_shares"])
+    target = read["laws"][0]["target"]
+    assert found["laws"][0]["target"] == (target and pytest.approx(target))

@@ -30,6 +30,9 @@ def visits(**columns: object) -> pd.DataFrame:
 
 
 PATIENT = np.repeat(np.arange(PATIENTS), VISITS)
+SHARED = np.where(PATIENT < 38, PATIENT, np.arange(PATIENTS * VISITS))
+"""38 values that repeat, two of them at both hospitals, and many that occur once."""
+SHARED[4:8], SHARED[12:16] = 1, 0
 
 
 @pytest.mark.parametrize(
@@ -61,6 +64,7 @@ def test_the_column_of_patients_is_the_unit(tmp_path, name, values):
         ("patient", np.arange(PATIENTS * VISITS) % 3),  # few values
         ("patient", np.random.default_rng(1).normal(size=PATIENTS * VISITS).round(1)),
         ("visit_id", np.arange(PATIENTS * VISITS)),  # another in each row
+        ("who", SHARED),
     ],
 )
 def test_other_columns_are_no_unit(tmp_path, name, values):

@@ -18,8 +18,6 @@ from tasks.execution.load_client_data import load_rows
 from tasks.expectation_propagation import POSTERIOR
 from tasks.tracking.checkpoint import load_state, save_state
 
-pytestmark = pytest.mark.slow
-
 SIZES = {"oslo": 11, "lyon": 7, "one": 1, "rome": 9, "bonn": 8}
 GONE = ["oslo", "one", "bonn"]  # in two stacks, or three
 WEIGHTS = 5 * 6 + 6 * 3
@@ -59,7 +57,10 @@ def assert_prior_times(those, state, prior):
             assert float((known - expected).abs().max()) <= 1e-12 * max(1.0, float(known.abs().max()))
 
 
-@WAY
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(way, marks=() if name == "plain" else pytest.mark.slow, id=name) for name, way in WAYS.items()],
+)
 def test_the_server_is_the_prior_times_the_sites_of_those_who_remain_at_once_and_ever_after(options, setup, play):
     page = Virtual(**options)
     before = play(page, setup, [1, 2, 3], absent={1: ["bonn"]})
@@ -78,6 +79,7 @@ def test_the_server_is_the_prior_times_the_sites_of_those_who_remain_at_once_and
     assert_prior_times(sites(played).values(), state, page.prior_precision)
 
 
+@pytest.mark.slow
 @WAY
 def test_who_left_keeps_its_own_posterior_and_columns_and_is_scored_with_them(options, setup, play, make_round):
     page = Virtual(**options, answers=["own", "server", "own_refreshed"])
@@ -92,6 +94,7 @@ def test_who_left_keeps_its_own_posterior_and_columns_and_is_scored_with_them(op
     assert own.personal.refs["oslo"] == before.state.private[POSTERIOR]["oslo"]
 
 
+@pytest.mark.slow
 @WAY
 def test_two_float64_a_weight_leave_a_client_that_leaves_where_it_was_ever_called_and_nothing_comes_down(
     options, setup, play
@@ -108,6 +111,7 @@ def test_two_float64_a_weight_leave_a_client_that_leaves_where_it_was_ever_calle
     assert never.state.sha256() == before.state.sha256()
 
 
+@pytest.mark.slow
 @WAY
 def test_a_run_that_is_resumed_in_the_round_of_leaving_or_around_it_has_the_same_bits(options, setup, play, tmp_path):
     """As is one that is dealt to two workers."""
@@ -124,6 +128,7 @@ def test_a_run_that_is_resumed_in_the_round_of_leaving_or_around_it_has_the_same
         assert rest.reports == whole.reports[last:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("site", ["nonneg", "free"])
 def test_when_all_have_left_who_said_anything_newcomers_start_from_the_common_draw(site, setup, play, tmp_path):
     """And not from the prior, of whose width nothing can be learned."""
@@ -137,6 +142,7 @@ def test_when_all_have_left_who_said_anything_newcomers_start_from_the_common_dr
         torch.testing.assert_close(after.tensors[KNOWN][name], t, rtol=1e-4, atol=1e-4 * scale)
 
 
+@pytest.mark.slow
 def test_of_free_sites_no_more_is_taken_out_than_leaves_server_and_cavities_proper_and_a_person_is_told(
     make_problem, play
 ):
@@ -161,6 +167,7 @@ def test_of_free_sites_no_more_is_taken_out_than_leaves_server_and_cavities_prop
     assert min(shares) < 1
 
 
+@pytest.mark.slow
 def test_the_authors_server_takes_out_what_their_cavities_do_even_where_that_leaves_no_law(setup, play):
     page = VirtualAuthors()
     before = play(page, setup, [1, 2])
@@ -191,6 +198,7 @@ def exact(setup, clients):
     return Natural(2 * (x * y[:, None]).sum(0), PRIOR + 2 * (x**2).sum(0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("site", "who"), [("nonneg", ["a", "c", "ac"]), ("free", ["ac"]), ("clipped", ["ac"])], ids=lambda value: str(value)
 )

@@ -1,11 +1,18 @@
 """What a run scores: common rows once, fresh and unseen clients apart."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from flows.core.config.params_schema import EvaluationParams
+from flows.methods.base import find_method
+from flows.training.evaluation import Scorer
 from flows.training.round_record import metrics_of
+from flows.training.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
+from models.networks.mlp import MLP
 from silos.cohort import Silos, open_common
 from silos.data_params import DataParams
 from silos.storage.partition_store import write
@@ -35,11 +42,6 @@ def score(make_round, play, make_problem):
     """Scores of a method's model after one round."""
 
     def run(silos, name, clients=None):
-        from dataclasses import replace
-
-        from flows.methods.base import find_method
-        from models.networks.mlp import MLP
-
         setup = make_problem({"a": 2}, network=MLP(64, (), 10), batch=32)
         setup = replace(setup, silos=silos.federated())
         played = play(find_method(name)(), setup, [1])
@@ -77,6 +79,23 @@ def test_personal_models_differ_on_common_rows(open_digits, score):
     silos = open_digits(test_rows="common")
     _, scores = score(silos, "local_only")
     assert len({row["test/accuracy"] for row in by_client(scores).values()}) > 1
+
+
+@pytest.mark.parametrize("test_rows", ["own", "common"])
+def test_uncertainty_without_dropout_is_that_of_the_scored_test_rows(
+    test_rows, open_digits, play, make_problem, tmp_path
+):
+    silos = open_digits(test_rows=test_rows)
+    setup = replace(make_problem({"a": 2}, network=MLP(64, (), 10), batch=32), silos=silos)
+    played = play(find_method("fedavg")(), setup, [1])
+    scorer = Scorer(played.page, silos, silos, TASK_METRICS["classification"], EvaluationParams())
+    model = scorer.model(played.state, played.rounds[0])
+    _, uncertainty = scorer.final_scores(model, played.rounds[0], RunFolder(tmp_path))
+    scored = by_client(scorer.score(model, played.rounds[0]))
+    for client in silos.clients:
+        of_client = {"accuracy": "accuracy", "loss": "nll", "entropy": "entropy"}
+        expected = {name: scored[client][f"test/{metric}"] for metric, name in of_client.items()}
+        assert {name: uncertainty[client][name] for name in expected} == pytest.approx(expected, abs=1e-6)
 
 
 def test_unseen_clients_are_scored_and_never_trained(open_digits, score):

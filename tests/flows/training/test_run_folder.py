@@ -2,10 +2,14 @@
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from flows.training.callbacks.score_and_save import BestModel
+from flows.training.run_context import RunReport
 from flows.training.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
 from models.server_state import ServerState
@@ -105,6 +109,26 @@ def test_the_best_round_is_the_first_of_the_best_on_validation_rows_up_to_the_la
         write_bytes(*folder.journal.file(record(number, validation, test)))
     assert [folder.best_round(last, ACCURACY)[1] for last in range(7)] == [0, 1, 1, 3, 3, 3, 6]
     assert folder.best_round(5, ACCURACY)[0] == (0.7, -math.inf)
+
+
+def test_a_resumed_run_keeps_the_best_round_of_before_until_a_better_one(tmp_path):
+    scorer, best = SimpleNamespace(quantity=ACCURACY), BestModel()
+    run: Any = SimpleNamespace(folder=RunFolder(tmp_path / "run"), number=2, scorer=scorer, report=RunReport())
+    for number, score in ((1, 0.5), (2, 0.7)):
+        run.folder.commit(run.folder.files(record(number, score), state(number)))
+    best.before_training(run)
+    for number, score, expected in ((3, 0.6, 2), (4, 0.7, 2), (5, 0.8, 5)):
+        run.number, run.state = number, state(number)
+        played: Any = SimpleNamespace(record=record(number, score))
+        best.after_round(run, played)
+        assert run.report.best_round == expected
+    assert [path.name for path in run.folder.path.glob("best-*")] == ["best-000005.safetensors"]
+
+
+def test_a_resumed_run_took_its_own_seconds_and_those_of_the_rounds_before():
+    rounds: Any = [{"seconds": {"round": 1e6 * number}} for number in (1, 2, 3, 4)]
+    report = RunReport(resumed_from=2)
+    assert report.seconds(rounds) - report.seconds([]) == pytest.approx(3e6, abs=1e5)
 
 
 def test_of_rounds_with_equal_scores_on_validation_rows_the_best_has_the_least_loss_there(tmp_path):

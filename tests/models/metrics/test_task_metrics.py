@@ -61,6 +61,12 @@ def test_a_target_is_reached_from_below_by_accuracy_and_from_above_by_rmse():
         assert RMSE.reaches({"rmse/pooled": value}, 2.5) == reached
 
 
+@pytest.mark.parametrize(("quantity", "behind"), [(ACCURACY, -1), (RMSE, 1)])
+def test_a_target_is_reached_by_what_rounding_leaves_behind_it(quantity, behind):
+    for distance, reached in ((1e-12, True), (1e-6, False)):
+        assert quantity.reaches({quantity.headline: 0.7 + behind * distance}, 0.7) == reached
+
+
 def test_which_metrics_are_better_low():
     down = ["rmse/pooled", "fresh/rmse/worst", "loss/mean", "log_loss/mean", "unseen/brier/worst", "mae/mean"]
     assert all(map(lower_is_better, down))

@@ -9,7 +9,9 @@ from silos.privacy.owner_file import (
     OPENED,
     OWNER_FILE,
     Policy,
+    check_messages,
     check_named_silos,
+    check_training,
     folder_name,
     least_rows_of,
     make_store,
@@ -112,3 +114,23 @@ def test_no_amount_is_named_below_the_least_that_can_be_asked_for():
         check_budget("oslo", 1.0, 0.98, 0.5, unit)
     with pytest.raises(RefusalError, match="Repeat an earlier query, or let"):
         check_budget("oslo", 1.0, 0.995, 0.5, unit)
+
+
+@pytest.mark.parametrize("place", ["", "paper/0"])
+def test_only_silos_with_fewer_rows_than_their_own_least_take_no_part_in_training(store, place):
+    (store / OWNER_FILE).write_text("training_rows: 30\nsilos: {oslo: {training_rows: 20}}\n")
+    check_training(store / place, "fedavg", [("oslo", 20), ("rome", 30)])
+    for rows, refused in (([("oslo", 19), ("rome", 30)], "oslo"), ([("oslo", 20), ("rome", 29)], "rome")):
+        with pytest.raises(RefusalError, match=rf"client {refused}: got {dict(rows)[refused]} training rows"):
+            check_training(store / place, "fedavg", rows)
+
+
+@pytest.mark.parametrize("place", ["", "paper/0"])
+def test_methods_and_messages_are_those_of_each_silo(store, place):
+    (store / OWNER_FILE).write_text("silos: {oslo: {methods: [fedavg], messages: [Scores]}}\n")
+    check_training(store / place, "ditto", [("rome", 1)])
+    check_messages(store / place, ["rome"], "Update")
+    with pytest.raises(RefusalError, match="client oslo: got ditto, expected one of fedavg"):
+        check_training(store / place, "ditto", [("rome", 1), ("oslo", 1)])
+    with pytest.raises(RefusalError, match="client oslo: got Update, expected one of Scores"):
+        check_messages(store / place, ["rome", "oslo"], "Update")

@@ -410,14 +410,15 @@ def test_a_value_that_goes_missing_where_its_fill_stood_is_a_change_of_its_clien
 
 
 def test_a_client_whose_filled_in_mean_alone_moved_with_other_clients_rows_has_not_changed(tmp_path, params):
-    client, x = np.repeat(["none", "some", "many"], 40), np.arange(120, dtype=np.float64)
+    client, x = np.repeat(["none", "some", "many"], 40), np.arange(120.0) - 60
     scheme, features = [{"kind": "column", "column": "client"}], [{"name": "age", "missing": {"fill": "mean"}}]
 
-    def recorded(added: float, gap: int | None = None) -> str:
+    def recorded(added: float, gap: int | None = None, other_label: int | None = None) -> str:
         rows = np.where(client == "many", x + added, x)[:, None]
         rows[client == "none"] = np.nan
         rows[[] if gap is None else gap] = np.nan
-        np.savez(tmp_path / "own.npz", x=rows, y=np.arange(120) % 2, client=client)
+        y = (np.arange(120) + (np.arange(120) == other_label)) % 2
+        np.savez(tmp_path / "own.npz", x=rows, y=y, client=client)
         source = {"kind": "npz", "path": "own.npz", "task": "classification"}
         write(tmp_path / "data" / "small", params(source=source, scheme=scheme, features=features), tmp_path)
         return record(tmp_path)
@@ -425,5 +426,6 @@ def test_a_client_whose_filled_in_mean_alone_moved_with_other_clients_rows_has_n
     before, moved = recorded(0), recorded(5)
     assert [silo["client"] for silo in diff(tmp_path, before, moved)["silos"]] == ["many", "none"]
     assert data_versions.changed_silos(tmp_path, "small", before, moved) == {"many": "changed"}
-    gap = recorded(0, gap=45)
-    assert data_versions.changed_silos(tmp_path, "small", before, gap) == {"some": "changed"}
+    for change in ({"gap": 45}, {"gap": 60}, {"other_label": 45}):  # row 60 had a 0
+        changed = data_versions.changed_silos(tmp_path, "small", before, recorded(0, **change))
+        assert changed == {"some": "changed"}, change

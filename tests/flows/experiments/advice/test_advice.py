@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.advise import ADVICE, check_advisable, folder_name, keep_advice
+from flows.advise import ADVICE, advise, check_advisable, folder_name, keep_advice
 from flows.experiments.advice.advice_text import Cost, advised_method, decide, described, is_better, race_line
 from flows.experiments.advice.apply_advice import apply_advice
 from flows.experiments.advice.candidates import POOLED, SHARED, candidates
@@ -23,6 +23,7 @@ from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TASK_METRICS
 from silos import strict_yaml
 from silos.errors import UserError
+from tasks.tracking.json_io import read_json, write_json
 
 ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]
 UP, DOWN, EVEN = Difference(0.04, 0.02, 0.06), Difference(-0.04, -0.06, -0.02), Difference(0.01, -0.02, 0.04)
@@ -535,3 +536,29 @@ def test_a_race_is_continued_only_with_its_own_seed_and_settings(changed, is_oth
             folder_name(opened(*changed), 1.0, [], True, name)
     else:
         assert folder_name(opened(*changed), 1.0, [], True, name) == name
+
+
+@pytest.mark.parametrize(
+    ("began_with", "said"),
+    [
+        ({"data_version": "0" * 32}, "got data version .*, expected 0000000000 as"),
+        ({"methods": ["ditto"]}, "got the methods"),
+    ],
+)
+def test_a_race_is_continued_only_with_its_own_rows_and_methods(began_with, said, project):
+    opened = Project.open([], project, derived=True)
+    name = folder_name(opened, 1.0, ["fedbn"], False, "race")
+    assert folder_name(opened, 1.0, ["fedbn"], True, name) == name
+    file = opened.store.runs / name / "experiment.json"
+    write_json(file, read_json(file) | began_with)
+    with pytest.raises(UserError, match=f"--resume: {said}"):
+        folder_name(opened, 1.0, ["fedbn"], True, name)
+
+
+def test_a_retry_by_prefect_goes_on_with_the_race_that_it_began(project, monkeypatch):
+    opened = Project.open([], project, derived=True)
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", "a flow run")
+    name = folder_name(opened, 1.0, [], False, "")
+    write_json(opened.store.runs / name / ADVICE, {"experiment": name})
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__RUN_COUNT", "2")
+    assert advise._function(project=opened, name="registry") == {"experiment": name}  # no race may be called so

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.advise import _cost
+from flows.advise import _cost, _losers
 from flows.experiments.advice.advice_text import Cost
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.exclude_silos import losing_silos
@@ -237,6 +237,19 @@ def test_half_of_the_silos_are_not_left_out(names, losers, write_silos, tmp_path
     shared = {**dict.fromkeys(SILOS, 40), "a": 0, "b": 0}
     runs = [outcomes(tmp_path / name, right, names) for name, right in (("shared", shared), ("alone", alone))]
     assert losing_silos(project_of(silos), *runs) == losers
+
+
+def test_silos_that_lose_and_cannot_leave_are_not_left_out(write_silos, tmp_path):
+    def refuse(_):
+        raise UserError("clients.leave: got a, which joins later")
+
+    project = project_of(write_silos(dict.fromkeys(SILOS, 2), validation=ROWS, test=ROWS + 7))
+    project.params, project.with_overrides = SimpleNamespace(clients=SimpleNamespace(leave={})), refuse
+    alone = dict.fromkeys(SILOS, 30)
+    runs = {SHARED: outcomes(tmp_path / "shared", {**alone, "a": 0}), ALONE: outcomes(tmp_path / "alone", alone)}
+    trials: Any = SimpleNamespace(project=project, seed=0, outcomes=lambda candidate: runs[candidate.method])
+    assert losing_silos(project, runs[SHARED], runs[ALONE]) == ["a"]
+    assert _losers(trials, PROVED) == []
 
 
 def test_intervals_of_methods_and_of_fedavg_without_silos_hold_at_once(write_silos, tmp_path):

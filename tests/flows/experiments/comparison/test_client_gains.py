@@ -189,7 +189,9 @@ def test_the_sentences_are_on_the_reference_and_on_the_method_that_gains_most():
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of Prefect, since no flow runs
 @pytest.mark.parametrize("common", [True, False])
-def test_rows_of_a_class_are_counted_once_also_if_all_clients_share_them(common, write_silos, tmp_path, prefect):
+def test_rows_of_a_class_are_counted_once_for_all_seeds_and_for_all_clients_that_share_them(
+    common, write_silos, tmp_path, prefect
+):
     silos = write_silos(dict.fromkeys("ab", 15), validation=0, test=24, common=["test"] if common else [])
     store = ClientStore(str(tmp_path / "private" / "run"))
     own = {"correct": np.ones((2, 48 if common else 24), np.uint8)}
@@ -203,7 +205,9 @@ def test_rows_of_a_class_are_counted_once_also_if_all_clients_share_them(common,
         ledgers=ClientStore(str(tmp_path / "private")),
         workers=lambda: nullcontext(None),
     )
-    found = class_records(project, {("fedavg", 0): {"folder": "runs/run"}})
+    runs = [("fedavg", 0), ("fedavg", 1), ("ditto", 0)]
+    found = class_records(project, {run: {"folder": "runs/run"} for run in runs})
+    assert found["recall"]["fedavg"] == found["recall"]["ditto"]
     counts = np.bincount(open_common(silos, "test")[1]) if common else None
     rows = silos.common("test") if common else 48
     assert sum(found["rows"].values()) == rows

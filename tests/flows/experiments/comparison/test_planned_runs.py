@@ -1,16 +1,19 @@
 """The count of runs on the screen."""
 
 import io
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
+from flows.compare import check_resume, compare, make_plan
 from flows.core.console import progress
 from flows.core.console.progress_bar import Terminal
 from flows.core.console.safe_text import PlainConsole
 from flows.experiments.comparison.run_trials import Plan, _seconds_of_run, planned_runs, say_plan, unfinished
 from flows.project.project import Project
-from tasks.tracking.json_io import write_json
+from flows.project.run_sets import new_experiment
+from silos.errors import UserError
+from tasks.tracking.json_io import read_json, write_json
 
 RUNS = ["fedavg-seed0", "fedavg-seed1", "local_only-seed0", "local_only-seed1"]
 RESULTS = {"fedavg-seed0": "8c1d", "fedavg-seed1": None, "local_only-seed0": "77fe"}  # Run ID in MLflow, if it has all
@@ -64,3 +67,36 @@ def test_a_further_run_takes_the_mean_of_all_rounds_and_the_least_time_around_th
     )
     assert _seconds_of_run([first, second, "ditto: out of memory"]) == 30 + 3
     assert _seconds_of_run(["ditto: out of memory"]) == _seconds_of_run([]) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("methods", ["fedavg"]), ("seeds", [7]), ("tune", 8), ("data_version", "0" * 32)]
+)
+def test_a_comparison_is_continued_only_with_its_own_plan(key, value, project):
+    opened = Project.open([], project, derived=True)
+    plan = make_plan(opened, None, None, None)
+    name = new_experiment(opened, "compare", asdict(plan), "mine")
+    check_resume(opened, plan, name)
+    file = opened.store.runs / name / "experiment.json"
+    write_json(file, read_json(file) | {key: value})
+    with pytest.raises(UserError, match=f"--resume: got {key} .* as in the comparison mine"):
+        check_resume(opened, plan, name)
+
+
+def test_plans_of_other_methods_seeds_or_references_are_other_plans(project):
+    opened = Project.open([], project, derived=True)
+    plan = make_plan(opened, ("fedavg", "ditto"), (0,), "fedavg")
+    assert make_plan(opened, ("fedavg", "ditto"), (0,), "fedavg") is plan
+    assert make_plan(opened, ("fedavg", "ditto"), (3, 5), "fedavg").seeds == [3, 5]
+    assert make_plan(opened, ("fedavg", "fedbn"), (0,), "fedavg").methods == ["fedavg", "fedbn"]
+    assert make_plan(opened, ("fedavg", "ditto"), (0,), "ditto").reference == "ditto"
+
+
+def test_a_retry_by_prefect_goes_on_with_the_comparison_that_it_began(project, monkeypatch):
+    opened = Project.open([], project, derived=True)
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", "a flow run")
+    plan = make_plan(opened, None, None, None)
+    new_experiment(opened, "compare", asdict(replace(plan, tune=8)), "mine")
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__RUN_COUNT", "2")
+    with pytest.raises(UserError, match="got tune 0, expected 8 as in the comparison mine"):
+        compare._function(project=opened, name="registry")  # no other comparison may be called so

@@ -14,9 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.orchestration.servers import prefect_process, services
 from flows.orchestration.servers.prefect_process import ADDRESS, PORT, SERVER_LOCK, Restarts
+from flows.orchestration.servers.prefect_server import PrefectServer
 from flows.orchestration.servers.services_process import _MARK, KEEPER, STATE, end_runs
 from silos.errors import UserError
 from silos.io.addresses import listening_socket
@@ -117,6 +119,16 @@ def test_services_take_the_ports_that_are_asked_for_and_else_their_last_ones(tmp
             services.start(tmp_path, None, "http://elsewhere", busy, busy)
 
 
+def test_ports_that_were_asked_for_are_the_last_ones_at_the_next_start(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(services, "_run_keeper", lambda *started: asked.append(started[-1]))
+    with listening_socket(0) as one, listening_socket(0) as other:
+        free = [each.getsockname()[1] for each in (one, other)]
+    for ports in (free, (None, None)):
+        assert services.start(tmp_path, "sqlite:///mlflow.db", None, *ports)
+    assert asked == [dict(zip(("prefect", "mlflow"), free, strict=True))] * 2
+
+
 @pytest.mark.parametrize("page", ["http://elsewhere", None])
 def test_a_server_of_mlflows_elsewhere_is_shown_while_the_services_run(page, state, tmp_path):
     write_json(tmp_path / services._PORTS, {"prefect": 4200, "mlflow": 5000, "page": page})
@@ -194,10 +206,18 @@ def test_the_run_of_a_worker_may_save_its_state_before_it_ends(tmp_path):
 
 
 @contextmanager
-def healthy() -> Iterator[str]:
-    """A program that answers as Prefect's API does to the question of its health; its address."""
+def healthy(counts: Iterator[int] = iter(())) -> Iterator[str]:
+    """A program that answers as Prefect's API does: that it is healthy, and with counts of task runs; its address."""
 
     class Answer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            content = str(next(counts)).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/api/health" else 404)
             self.end_headers()
@@ -208,6 +228,23 @@ def healthy() -> Iterator[str]:
         threading.Thread(target=there.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{there.server_port}/api"
         there.shutdown()
+
+
+def test_a_server_is_asked_until_it_has_recorded_all_task_runs(tmp_path):
+    counts = iter([0, 1, 2, 3, 4])
+    with healthy(counts) as url, temporary_settings({PREFECT_API_URL: url}):
+        server = object.__new__(PrefectServer)  # without a process of Prefect's
+        server._child, server._restarter, server._since = (
+            subprocess.Popen(["sleep", "600"]),
+            None,
+            "2026-01-01T00:00:00Z",
+        )
+        try:
+            server.settle(3, patience=600.0)
+        finally:
+            server._child.kill()
+            server._child.wait()
+    assert next(counts) == 4
 
 
 def test_a_server_is_joined_while_it_lives_and_only_by_the_same_version_of_prefect(tmp_path):

@@ -274,6 +274,15 @@ def test_bad_rows_are_skipped_and_listed_and_the_others_keep_their_numbers_and_p
     assert table.predict(GOOD, skip_bad_rows=True)[0]["skipped"] == []
 
 
+def test_skipped_rows_are_counted_neither_by_client_nor_as_filled_in(table: Table) -> None:
+    table.of_rule("{fill: 7}")
+    bad = ["north,n3,old,eye,ill", "mars,m1,40,lung,ill", "south,s9,,lung,ill"]
+    answer, _ = table.predict([GOOD[0], *bad, "mars,m2,,eye,ill"], skip_bad_rows=True)
+    assert answer["clients"] == {"north": 1, "mars": 1}
+    assert {name: each["rows"] for name, each in answer["unknown_clients"].items()} == {"mars": 1}
+    assert [(each["column"], each["rows"]) for each in answer["filled_in"]] == [("age", 1)]
+
+
 def test_columns_that_are_no_features_are_copied_and_others_if_the_user_names_them(table: Table) -> None:
     answer, rows = table.predict(["north,007,30,eye,NA"])
     assert list(rows)[:5] == ["row", "site", "id", "outcome", "label"]

@@ -274,6 +274,8 @@ def test_a_number_that_may_be_a_missing_value_is_noted_with_its_share_unless_na_
     )
     note = "numbers that may be missing values (data.source.na_values): price (-999 in 3.2 % of rows)"
     assert note in read(held).notes
+    gaps = re.sub(r"(?m)^1\d\d\.\d,", ",", held)  # of all rows, also of those without a number
+    assert note in read(gaps, missing={"fill": 0}).notes
     for na_values in ([], [-999]):
         assert not any("numbers that may" in of for of in read(held, na_values=na_values, missing="drop_rows").notes)
 

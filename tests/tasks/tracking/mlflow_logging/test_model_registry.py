@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tasks.tracking.mlflow_logging.connection import connect
-from tasks.tracking.mlflow_logging.model_registry import Registry
+from tasks.tracking.mlflow_logging.model_registry import Registry, registries
 
 
 @pytest.fixture
@@ -64,3 +64,11 @@ def test_aliases_move_and_those_without_a_version_go(store):
     registry.set_aliases({"champion": "1", "challenger": "2"})
     registry.set_aliases({"champion": "2", "previous": "1", "challenger": None, "unknown": None})
     assert registry.aliases() == {"champion": "2", "previous": "1"}
+
+
+def test_models_beyond_the_first_page_are_found_and_those_of_other_projects_are_not(store):
+    uri, _ = store
+    client, here = connect(uri), [f"here-{number:03d}" for number in range(101)]  # MLflow's page has 100
+    for name in ("aside", *here):
+        client.create_registered_model(name)
+    assert [registry.model for registry in registries(uri, "here-")] == here
