@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from flows.diagnosis.text.phrases import label_is, listed
-from models.diagnosis.other_units import CELSIUS, FAHRENHEIT
 from models.metrics.task_metrics import format_number
 from tasks.tracking.result_types.diagnosis_result import DataFault, SiloFacts, UnitFault
 
@@ -52,18 +51,17 @@ def fault_steps(faults: Sequence[DataFault]) -> list[str]:
 
 def unit_step(fault: UnitFault) -> str:
     """Return how to convert a feature at the silos that seem to record it in another unit."""
-    plain = f"{'divide' if fault['scale'] > 1 else 'multiply'} by {_number(max(fault['scale'], 1 / fault['scale']))}"
-    if fault["scale"] == 1:
-        how = f"{'subtract' if fault['offset'] > 0 else 'add'} {abs(fault['offset']):g}"
-    elif fault["unit"] == FAHRENHEIT and fault["usual_unit"] == CELSIUS:
-        how = "subtract 32, and divide by 1.8"
-    elif fault["offset"]:
-        how = f"from {fault['unit']} to {fault['usual_unit']}"
-    else:
-        how = plain
+    scale, offset = fault["scale"], fault["offset"]
+    steps = []
+    if scale >= 1 and offset:
+        steps.append(f"{'subtract' if offset > 0 else 'add'} {abs(offset):g}")
+    if scale != 1:
+        steps.append(f"divide by {_number(scale)}" if scale > 1 else f"multiply by {_number(1 / scale)}")
+    if scale < 1 and offset:
+        steps.append(f"{'subtract' if offset > 0 else 'add'} {abs(offset / scale):g}")
     return (
         f"Check the unit of {fault['names'][0]} at {listed(fault['silos'])}, convert it there if it is another one "
-        f"({how}), and diagnose again."
+        f"({', and '.join(steps)}), and diagnose again."
     )
 
 

@@ -82,7 +82,7 @@ def unit_steps(report: DiagnosisFacts) -> dict[str, str]:
     for fault in faults:
         if fault["what"] == "unit":
             name = fault["names"][0]  # which may have one unit at some silos, and another at others
-            plain[name] = " ".join([plain[name]] * (name in plain) + [unit_step(fault)])
+            plain[name] = f"{plain.get(name, '')} {unit_step(fault)}".strip()
     by_silos = _by_silos(_sure_findings(report), lambda finding: finding.units)
     tested = {name: _UNIT.format(features=name, silos=silos) for silos, names in by_silos.items() for name in names}
     return {**tested, **plain}
