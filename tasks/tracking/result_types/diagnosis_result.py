@@ -111,7 +111,10 @@ class ConstantFault(TypedDict):
 
 
 class UnitFault(TypedDict):
-    """Silos that seem to record a feature in another unit than most silos: a value is `scale` times the usual one + `offset`."""
+    """Silos that seem to record a feature in another unit than most silos.
+
+    A value there is `scale` times a usual one, plus `offset`.
+    """
 
     what: Literal["unit"]
     names: list[str]
