@@ -448,8 +448,8 @@ def test_shared_rows_that_would_be_missed_are_said(a_report, a_pair, a_line):
     unseen = [{"what": "shared rows", "why": "features have too few values", "names": [], "silos": []}]
     report = a_report([["a"], ["b"]], [a_pair("a", "b")], [a_line((0, 1), 1)], not_compared=unseen)
     assert (
-        "Rows that two silos both hold would mostly be missed: the features have too few values for this many silos."
-        in notes(report)
+        "Rows that two silos both hold would mostly be missed: features are counted in too few cells for this many silos. "
+        "`siloflow partition` counts them." in notes(report)
     )
 
 
