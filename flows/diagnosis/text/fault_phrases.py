@@ -69,7 +69,7 @@ def _unit_sentence(fault: UnitFault) -> str:
     name, silos = fault["names"][0], listed(fault["silos"])
     several = "means" if len(fault["means"]) > 1 else "mean"
     shown = [*dict.fromkeys(format_number(mean, 4) for mean in fault["means"])]
-    means = f"{several} {listed(shown)} against {format_number(fault['usual_mean'], 4)} at most silos"
+    means = f"{several} {listed(shown)} against {format_number(fault['usual_mean'], 4)}"
     if fault["unit"]:
         return f"{name} at {silos} looks like {fault['unit']} where most silos have {fault['usual_unit']} ({means})."
     scale = fault["scale"]

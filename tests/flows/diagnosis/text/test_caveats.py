@@ -300,7 +300,7 @@ def another_unit(name="dose", scale=100.0, offset=0.0, unit="", usual="", silos=
     [
         (
             another_unit(silos=("b", "c"), means=(3297.06, 3410.0)),
-            "dose is about 100 times as large at b and c as at most silos (means 3297 and 3410 against 32.2 at most silos)",
+            "dose is about 100 times as large at b and c as at most silos (means 3297 and 3410 against 32.2)",
             "divide by 100",
         ),
         (another_unit(scale=0.001), "dose is about 1/1000 as large at b as at most silos", "multiply by 1000"),
