@@ -359,7 +359,8 @@ def _together(report: SiloFacts, odd: Sequence[str], kind: ShiftType) -> str:
     record = report.get("odd")
     if not record or record["silos"] != [*odd] or not record.get("changes", {}).get(kind):
         return ""
-    return f"; all their rows taken together, {type_clause(report, kind, record['changes'], record['input_features'])}"
+    clause = type_clause(report, kind, record["changes"], [*record["input_features"]])
+    return f"; all their rows taken together, {clause}"
 
 
 def odd_units(report: SiloFacts, differ: Sequence[PairRecord]) -> list[str]:

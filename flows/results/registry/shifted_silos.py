@@ -101,8 +101,9 @@ def unseen_shifts(diagnosis: VersionResult | None, changed: Mapping[str, str]) -
         return []
     if diagnosis["verdict"] != "guarded" or diagnosis["noise"]:
         return ["How small a shift may be missed is known only with diagnose.verdict: guarded, without noise."]
-    pairs = [pair for pair in diagnosis["pairs"] if pair["client"] in changed]
-    return [*of_power({**diagnosis, "pairs": pairs}), *_unseen_in_new_rows(diagnosis)]
+    of_changed = diagnosis.copy()
+    of_changed["pairs"] = [pair for pair in diagnosis["pairs"] if pair["client"] in changed]
+    return [*of_power(of_changed), *_unseen_in_new_rows(diagnosis)]
 
 
 def _unseen_in_new_rows(diagnosis: VersionResult) -> list[str]:
