@@ -103,7 +103,7 @@ def _decide(project: Project) -> WatchAnswer:
             "changed": changed,
             "shifted": shifted,
             "unchecked": unchecked,
-            "unseen": unseen_shifts(diagnosis),
+            "unseen": unseen_shifts(diagnosis, changed),
             "diagnosis": None if diagnosis is None else diagnosis["folder"],
             "comparison": None,
         }

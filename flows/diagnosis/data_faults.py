@@ -7,6 +7,7 @@ import numpy as np
 from models.diagnosis.client_summaries.client_summary import Summaries, mixture
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.magnitudes import absent_classes, constant_features
+from models.diagnosis.other_units import find_other_units
 from models.diagnosis.shared_rows import find_shared_rows
 from tasks.diagnosis.compare_silos import Comparison
 from tasks.tracking.result_types.diagnosis_result import DataFault, SilosFault
@@ -15,7 +16,7 @@ from tasks.tracking.result_types.diagnosis_result import DataFault, SilosFault
 def data_faults(
     comparison: Comparison, query: Query, summaries: Summaries, persons: Sequence[str], by_unit: bool
 ) -> list[DataFault]:
-    """List faults, each with `what`, `names` and `silos`; `what` is persons, shared, class, empty or constant.
+    """List faults, each with `what`, `names` and `silos`; `what` is persons, shared, class, empty, constant or unit.
 
     summaries: of the comparison's clients; persons: the silos whose rows look like several of each person; by_unit: whether
     rows are counted by unit. Shared rows are looked for in counts of independent rows of tables without noise.
@@ -40,6 +41,20 @@ def data_faults(
             values = mixture(summaries.moments[constant[:, feature], feature])[:, 1].tolist()
             silos = clients[constant[:, feature]].tolist()
             faults.append({"what": "constant", "names": [layout.names[feature]], "silos": silos, "values": values})
+        faults += [
+            {
+                "what": "unit",
+                "names": [layout.names[found.feature]],
+                "silos": [comparison.clients[client] for client in found.clients],
+                "scale": found.scale,
+                "offset": found.offset,
+                "unit": found.unit,
+                "usual_unit": found.usual_unit,
+                "means": list(found.means),
+                "usual_mean": found.usual_mean,
+            }
+            for found in find_other_units(summaries, layout)
+        ]
     return faults
 
 

@@ -30,10 +30,14 @@ _WORDS = {
         "bank branch city cohort company country county department district facility factory farm institute institution "
         "lab laboratory location node park party plant practice provider region school shop station store university"
     ),
+    # where no column has one of the words above: things of which a place may have several
+    "thing": "device machine office robot sensor ship team turbine vehicle vessel warehouse",
 }
+_OF_A_KEY = {"code", "id", "key", "name", "no", "nr", "number"}  # plant_id is a plant, and plant_type is none
 _USUAL_WORDS = {*LABELS} - {"class", "y"}  # first_class and pos_y are no labels
 _LABEL_WORDS = {*_USUAL_WORDS, *_WORDS["label"].split()}
 _CLIENT_WORDS = {*CLIENTS, *_WORDS["client"].split()}
+_THINGS = {*_WORDS["thing"].split()}
 
 _SHOWN = 20  # columns in a message
 _MOST_CLASSES = 20  # values of a text that may be a label
@@ -124,7 +128,8 @@ def _find_client(sample: TableSample, taken: Collection[str], before_label: bool
     if len(usual) == 1:
         return usual[0], f"client {shown(usual[0], 40)} (by its name)"
     plausible = [column for column in columns if _may_be_client(column)]
-    worded = [column.name for column in plausible if _words(column.name) & _CLIENT_WORDS]
+    worded = [column.name for column in plausible if _last_word(column.name) in _CLIENT_WORDS]
+    worded = worded or [column.name for column in plausible if _last_word(column.name) in _THINGS]
     if not usual and len(worded) == 1:
         count = len(_column(sample, worded[0]).used)
         return worded[0], f"client {shown(worded[0], 40)} (by its name, and {count:,} values with many rows each)"
@@ -227,7 +232,16 @@ def _is_usual(name: str, usual: Sequence[str]) -> bool:
 
 def _words(name: str) -> set[str]:
     """Return the words of a name such as wind_park, windPark or `Wind park`, in lower case."""
-    return {word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)}
+    return {*_word_list(name)}
+
+
+def _last_word(name: str) -> str:
+    """Return the last word of a name that does not say how something is named: `plant` of plant_id, `type` of plant_type."""
+    return next((word for word in reversed(_word_list(name)) if word not in _OF_A_KEY), "")
+
+
+def _word_list(name: str) -> list[str]:
+    return [word.casefold() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
 
 
 def _check_distinct(columns: Mapping[str, str | None]) -> None:

@@ -146,7 +146,7 @@ def test_new_rows_shift_a_silo_of_which_the_whole_version_hardly_moved() -> None
         ("west", "all", "critical"),
     ]
     assert shift_text(found) == (
-        "north: in its 135 new rows, inputs differ, most in age (+0.9 deviations); "
+        "north: in its 135 new training rows, inputs differ, most in age (+0.9 deviations); "
         "west: age is higher by 12 (0.9 standard deviations)"
     )
     assert shifted(diagnosed([], [of_new_rows("gone", feature="moderate")]), "moderate")[0]["client"] == "gone"
@@ -181,21 +181,31 @@ def test_silos_that_were_not_checked_are_named_with_the_reason() -> None:
     }
 
 
+def test_a_silo_that_did_not_change_needs_no_check() -> None:
+    note = {"undetermined": True, "note": "Not compared: no feature varies within a label that both report."}
+    pairs = [pair("still") | note, pair("moved", label="moderate")]
+    also = {"refused": {"asleep": "it was queried before."}, "new_rows": {"refused": {"still": "none are new."}}}
+    assert unchecked_silos(diagnosed(pairs, **also), {"moved": "changed"}) == {}
+
+
 def test_the_least_shift_that_would_have_been_noticed_is_said_of_whole_versions_and_of_new_rows() -> None:
     many = of_new_rows("east") | {"rows": [400, 500], "worth": [400.0, 500.0]}
-    whole, new = unseen_shifts(diagnosed([pair("east"), pair("north")], [many, of_new_rows("north")]))
+    changed = dict.fromkeys(("east", "north"), "changed")
+    unchanged = pair("tiny") | {"rows": [30, 30]}
+    diagnosis = diagnosed([pair("east"), pair("north"), unchanged], [many, of_new_rows("north")])
+    whole, new = unseen_shifts(diagnosis, changed)
     assert whole.startswith(
         "At silos of 500 and 635 training rows, differences of less than 10 points in how often a label"
     )
     assert new == (
-        "In 135 new rows of north, differences of less than 17 points in how often a label occurs or 0.35 standard "
+        "In 135 new training rows of north, differences of less than 17 points in how often a label occurs or 0.35 standard "
         "deviations in a mean may be missed."
     )
-    assert len(unseen_shifts(diagnosed([pair("north")]))) == 1
-    assert unseen_shifts(diagnosed([pair("north")], noise={"epsilon": 4}))[0].startswith(
+    assert len(unseen_shifts(diagnosed([pair("north")]), changed)) == 1
+    assert unseen_shifts(diagnosed([pair("north")], noise={"epsilon": 4}), changed)[0].startswith(
         "How small a shift may be missed is"
     )
-    assert unseen_shifts(None) == []
+    assert unseen_shifts(None, changed) == []
 
 
 def test_screen_and_history_say_who_was_not_checked_and_what_may_be_missed() -> None:

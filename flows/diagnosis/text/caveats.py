@@ -165,7 +165,8 @@ def _of_what_was_not_compared(report: SiloFacts) -> list[str]:
         lines.append(f"{where} rule that differs only in how {which} act together is not seen.")
     if any(entry["what"] == "shared rows" for entry in entries):
         lines.append(
-            "Rows that two silos both hold would mostly be missed: the features have too few values for this many silos."
+            "Rows that two silos both hold would mostly be missed: features are counted in too few cells for this many "
+            "silos. `siloflow partition` counts them."
         )
     return lines
 

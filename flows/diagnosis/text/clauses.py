@@ -84,7 +84,7 @@ def type_clause(
     in_units = not report["query"]["pictures"] or kind == "label"  # projections of pictures have no unit
     found = change_phrases(described, report, others) if in_units else []
     if kind == "label":
-        hedge = f" (or {_other_rule(report)})" if evidence and evidence.get("label_or_concept") else ""
+        hedge = f" (or {other_rule(report)})" if evidence and evidence.get("label_or_concept") else ""
         return f"{joined(found) if found else phrase}{hedge}"
     interactions = evidence and evidence.get("interactions")
     if interactions:
@@ -130,7 +130,7 @@ def _with_far_values(phrase: str, feature: str, report: DiagnosisFacts) -> str:
     return f"{phrase}, with values at {listed([*silos])} that may be a code for missing values" if silos else phrase
 
 
-def _other_rule(report: DiagnosisFacts) -> str:
+def other_rule(report: DiagnosisFacts) -> str:
     """Return what may explain labels that differ as well; a regression has no threshold."""
     return (
         type_phrases(report)["concept"] if report["query"]["targets"] else "the label is coded with another threshold"

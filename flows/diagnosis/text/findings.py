@@ -7,7 +7,14 @@ from typing import TypedDict
 import numpy as np
 
 from flows.diagnosis.build_report import shown_types
-from flows.diagnosis.text.clauses import MAX_FEATURES, effect_clauses, evidence_of, inputs_clause, type_clause
+from flows.diagnosis.text.clauses import (
+    MAX_FEATURES,
+    effect_clauses,
+    evidence_of,
+    inputs_clause,
+    other_rule,
+    type_clause,
+)
 from flows.diagnosis.text.phrases import (
     capital,
     group_name,
@@ -336,13 +343,24 @@ def _by_type(report: SiloFacts, differ: list[PairRecord], determined: list[PairR
         leading = leading_features(report)[:MAX_FEATURES] if kind == "feature" else []
         text = f"In {len(pairs):,} of {counted(len(determined), 'pair')} of {units} {phrases[kind]}"
         text += f", most in {joined(leading)}" if leading else ""
+        hedged = kind == "label" and 2 * sum(bool(pair.get("label_or_concept")) for pair in pairs) > len(pairs)
+        text += f" (or {other_rule(report)})" if hedged else ""
         if odd:
             count = num_across(pairs, odd)
             share = "all" if count == len(pairs) else f"{count:,}"
-            text += f", {share} of them between {listed(odd)} and the others"
+            text += f", {share} of them between {listed(odd)} and the others{_together(report, odd, kind)}"
         sides = {listed(odd): len(odd)} if odd else {}
-        found.append(Finding(f"{text}.", sides, (kind,), tuple(leading), is_odd=bool(odd)))
+        found.append(Finding(f"{text}.", sides, (kind,), tuple(leading), is_odd=bool(odd), threshold=hedged))
     return found
+
+
+def _together(report: SiloFacts, odd: Sequence[str], kind: ShiftType) -> str:
+    """Return by how much all rows of the silos with most differences differ from those of all others, if it is known."""
+    record = report.get("odd")
+    if not record or record["silos"] != [*odd] or not record.get("changes", {}).get(kind):
+        return ""
+    clause = type_clause(report, kind, record["changes"], [*record["input_features"]])
+    return f"; all their rows taken together, {clause}"
 
 
 def odd_units(report: SiloFacts, differ: Sequence[PairRecord]) -> list[str]:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flows.diagnosis.build_report import is_rule_unknown
-from flows.diagnosis.text.fault_phrases import fault_steps
+from flows.diagnosis.text.fault_phrases import fault_steps, unit_step
 from flows.diagnosis.text.findings import Finding, findings, of_version
 from flows.diagnosis.text.phrases import apart_from, far_values, group_name, joined, listed
 from models.diagnosis.guarded_tests import TYPES
@@ -38,7 +38,8 @@ def next_steps(report: DiagnosisFacts) -> list[str]:
     codes = far_values(report)
     first += [_step_of_far_values(report, name, rows) for name, rows in codes.items()]
     if "against" not in report and _shows_no_difference(report):
-        return first if kinds & {"persons", "shared"} else [*first, _ONE_MODEL]
+        units = unit_steps(report).values()
+        return [*first, *units] if units or kinds & {"persons", "shared"} else [*first, _ONE_MODEL]
     known = {
         name for fault in faults if fault["what"] == "constant" or fault["what"] == "empty" for name in fault["names"]
     }
@@ -76,8 +77,15 @@ def unit_steps(report: DiagnosisFacts) -> dict[str, str]:
     """
     if "data_faults" not in report and "against" not in report:
         return {}
+    faults: list[DataFault] = [] if "against" in report else report["data_faults"]
+    plain: dict[str, str] = {}
+    for fault in faults:
+        if fault["what"] == "unit":
+            name = fault["names"][0]  # which may have one unit at some silos, and another at others
+            plain[name] = f"{plain.get(name, '')} {unit_step(fault)}".strip()
     by_silos = _by_silos(_sure_findings(report), lambda finding: finding.units)
-    return {name: _UNIT.format(features=name, silos=silos) for silos, names in by_silos.items() for name in names}
+    tested = {name: _UNIT.format(features=name, silos=silos) for silos, names in by_silos.items() for name in names}
+    return {**tested, **plain}
 
 
 def _sure_findings(report: DiagnosisFacts) -> list[Finding]:

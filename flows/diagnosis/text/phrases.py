@@ -331,7 +331,8 @@ def reason_clause(why: Reason, report: DiagnosisFacts, both: str) -> str:
         "unreported": f"a silo has {too_alike(report)}",
         "apart": f"no {label} has {_rows_needed(report)} in {both}, and no other difference was seen",
         "rough": f"no {label} has {wald_tests.LEAST_ROWS} rows in {both}, which the verdict moments needs",
-        "constant": f"no feature varies within a {label} that {both} report",
+        "constant": f"within a {label} that {both} report, each feature has one cell (it has one value, or too few rows for "
+        "two: least_cell in owner.yaml), and no other difference was seen",
     }[why]
 
 

@@ -50,7 +50,8 @@ def _findings(report: SiloFacts) -> list[str]:
         return [_headline_of_odd_silos(report, odd, len(determined), differ), *described]
     if not groups_apart(report):
         return [_no_groups(report, len(differ), len(determined)), *described]
-    lines = [_headline(report, len(differ), len(determined)), *_members(report)] if len(pairs) > 1 else []
+    lines = [_headline(report, len(differ), len(determined)), *_members(report), *_unplaced(report)]
+    lines = lines if len(pairs) > 1 else []
     return [*lines, *described, *_within(report, differ, _MAX_LINES - len(lines) - len(described))]
 
 
@@ -111,18 +112,39 @@ def _headline(report: SiloFacts, differ: int, determined: int) -> str:
     units = "groups" if report["pairs_of"] == "groups" else "silos"
     verb = "differs" if differ == 1 else "differ"
     pairs = f"{differ:,} of {counted(determined, 'pair')} of {units} {verb}"
-    groups = counted(_num_groups(report), "group")
+    least = "at least " if _unplaced(report) else ""
+    groups = f"{least}{counted(len(_separate_groups(report)), 'group')}"
     return f"The {_compared(report)} form {groups}; {pairs}{_excluded(report)}.{_unlike_inside(report)}"
 
 
-def _num_groups(report: SiloFacts) -> int:
-    """Count groups; groups without a seen difference count as one, even if few pairs were compared."""
+def _separate_groups(report: SiloFacts) -> list[int]:
+    """Return groups that all differ from each other; groups without a seen difference may be one."""
     excluded, apart = set(left_out(report)), [{*record["groups"]} for record in groups_apart(report)]
     kept = list[int]()
     for index, group in enumerate(report["groups"]):
         if not excluded.issuperset(group) and all({index, other} in apart for other in kept):
             kept.append(index)
-    return len(kept)
+    return kept
+
+
+def _unplaced(report: SiloFacts) -> list[str]:
+    """Return a sentence on silos that may be of several groups, since no pair of them and a group was compared."""
+    kept, excluded = _separate_groups(report), left_out(report)
+    unknown = [{*record["groups"]} for record in report["between"] if record["pairs"] and not num_determined(record)]
+    silos = [
+        client
+        for index, group in enumerate(report["groups"])
+        if index not in kept and any({index, other} in unknown for other in kept)
+        for client in group
+        if client not in excluded
+    ]
+    if not silos:
+        return []
+    return [f"Too few pairs could be compared to say to which group {listed(silos)} {_belong(silos)}."]
+
+
+def _belong(silos: list[str]) -> str:
+    return "belongs" if len(silos) == 1 else "belong"
 
 
 def _unlike_inside(report: SiloFacts) -> str:

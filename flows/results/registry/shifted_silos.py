@@ -66,11 +66,14 @@ def _in_new_rows(record: NewRowsRecord, diagnosis: VersionResult) -> str:
     """Say which types of a silo's new rows differ from its earlier rows, and in which features by how much."""
     differ = joined([type_phrases(diagnosis)[kind] for kind in record["types"]])
     most = f", most in {joined(described_features(record))}" if record["features"] else ""
-    return f"in its {counted(record['rows'][0], 'new row')}, {differ}{most}"
+    return f"in its {counted(record['rows'][0], 'new training row')}, {differ}{most}"
 
 
 def unchecked_silos(diagnosis: VersionResult | None, changed: Mapping[str, str]) -> dict[str, str]:
-    """Return why silos were not checked, or only in part, by silo; `changed` says how each silo changed."""
+    """Return why changed silos were not checked, or only in part, by silo; `changed` says how each silo changed.
+
+    A silo that did not change needs no check.
+    """
     found = {
         client: "it is new, so there is no earlier version of it" for client, how in changed.items() if how == "added"
     }
@@ -89,16 +92,18 @@ def unchecked_silos(diagnosis: VersionResult | None, changed: Mapping[str, str])
     few = {record["client"]: "they are too few to decide" for record in new["silos"] if record["undetermined"]}
     for client, why in sorted({**reasons, **few, **new["refused"]}.items()):
         found.setdefault(client, f"only its whole version was checked, not its new rows by themselves: {why}")
-    return found
+    return {client: why for client, why in found.items() if client in changed}
 
 
-def unseen_shifts(diagnosis: VersionResult | None) -> list[str]:
-    """Return sentences on the least shift that would have been noticed, in whole versions and in new rows."""
+def unseen_shifts(diagnosis: VersionResult | None, changed: Mapping[str, str]) -> list[str]:
+    """Return sentences on the least shift of changed silos that would have been noticed, in whole versions and new rows."""
     if diagnosis is None:
         return []
     if diagnosis["verdict"] != "guarded" or diagnosis["noise"]:
         return ["How small a shift may be missed is known only with diagnose.verdict: guarded, without noise."]
-    return [*of_power(diagnosis), *_unseen_in_new_rows(diagnosis)]
+    of_changed = diagnosis.copy()
+    of_changed["pairs"] = [pair for pair in diagnosis["pairs"] if pair["client"] in changed]
+    return [*of_power(of_changed), *_unseen_in_new_rows(diagnosis)]
 
 
 def _unseen_in_new_rows(diagnosis: VersionResult) -> list[str]:
@@ -107,4 +112,4 @@ def _unseen_in_new_rows(diagnosis: VersionResult) -> list[str]:
         return []
     fewest = min(records, key=lambda record: record["worth"][0])
     unseen = unseen_between(diagnosis, (fewest["worth"][0], fewest["worth"][1]))
-    return [f"In {fewest['rows'][0]:,} new rows of {fewest['client']}, {unseen}"]
+    return [f"In {fewest['rows'][0]:,} new training rows of {fewest['client']}, {unseen}"]

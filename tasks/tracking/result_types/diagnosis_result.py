@@ -110,7 +110,26 @@ class ConstantFault(TypedDict):
     values: list[float]
 
 
-DataFault = SilosFault | ClassFault | EmptyFault | ConstantFault
+class UnitFault(TypedDict):
+    """Silos that seem to record a feature in another unit than most silos.
+
+    A value there is `scale` times a usual one, plus `offset`.
+    """
+
+    what: Literal["unit"]
+    names: list[str]
+    silos: list[str]
+    scale: float
+    offset: float
+    unit: str
+    """The likely unit of these silos, and of most silos; empty if only the factor is known."""
+    usual_unit: str
+    means: list[float]
+    """By silo."""
+    usual_mean: float
+
+
+DataFault = SilosFault | ClassFault | EmptyFault | ConstantFault | UnitFault
 
 
 class ClassNotCompared(TypedDict):

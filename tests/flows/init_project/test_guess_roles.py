@@ -53,6 +53,11 @@ VISITS = {"hospital": draw("n", "s"), "sex": draw("f", "m"), "age": None}
         ({**VISITS, "price": None, "died": draw(0, 1), "bmi": None}, "died", "hospital"),
         ({"site": draw("a", "b"), "pos_x": None, "pos_y": None, "defect": draw(0, 1)}, "defect", "site"),
         ({**VISITS, "first_class": draw(0, 1), "amount": None}, "amount", "hospital"),
+        ({"machine": draw(*"ABCD"), "material": draw("alu", "steel"), "load": None, "power": None}, "power", "machine"),
+        ({"machine_id": draw(1, 2, 3), "load": None, "failure": draw(0, 1)}, "failure", "machine_id"),
+        ({"machine": draw(*"ABCD"), "plant": draw("n", "s"), "failure": draw(0, 1)}, "failure", "plant"),
+        ({"machine_type": draw("a", "b"), "plant": draw("n", "s"), "failure": draw(0, 1)}, "failure", "plant"),
+        ({"shop_type": draw("a", "b"), "shop": draw("n", "s"), "demand": None}, "demand", "shop"),
     ],
 )
 def test_label_and_silo_are_found_by_words_of_their_names_and_by_their_values(tmp_path, columns, label, client):

@@ -290,6 +290,55 @@ def test_where_persons_repeat_no_feature_is_suspected_of_another_unit(a_report, 
     assert [step for step in next_steps(report | {"data_faults": [persons]}) if "unit of crp" in step] == []
 
 
+def another_unit(name="dose", scale=100.0, offset=0.0, unit="", usual="", silos=("b",), means=(3297.06,), mean=32.2):
+    about = {"scale": scale, "offset": offset, "unit": unit, "usual_unit": usual, "means": [*means], "usual_mean": mean}
+    return {"what": "unit", "names": [name], "silos": [*silos], **about}
+
+
+@pytest.mark.parametrize(
+    ("fault", "said", "how"),
+    [
+        (
+            another_unit(silos=("b", "c"), means=(3297.06, 3410.0)),
+            "dose is about 100 times as large at b and c as at most silos (means 3297 and 3410 against 32.2)",
+            "divide by 100",
+        ),
+        (another_unit(scale=0.001), "dose is about 1/1000 as large at b as at most silos", "multiply by 1000"),
+        (another_unit(scale=3.04), "dose is about 3 times as large at b as at most silos", "divide by 3"),
+        (
+            another_unit("temp", 1.8, 32.0, "degrees Fahrenheit", "degrees Celsius", means=(64.4,), mean=18.0),
+            "temp at b looks like degrees Fahrenheit where most silos have degrees Celsius (mean 64.4 against 18",
+            "subtract 32, and divide by 1.8",
+        ),
+        (another_unit("temp", 1.0, 273.15, "kelvins", "degrees Celsius"), "temp at b looks like", "subtract 273.15"),
+        (
+            another_unit("temp", 1 / 1.8, -32 / 1.8, "degrees Celsius", "degrees Fahrenheit"),
+            "temp at b looks like",
+            "multiply by 1.8, and add 32",
+        ),
+    ],
+)
+def test_another_unit_is_said_first_with_how_to_convert_it(fault, said, how, a_report, a_pair, a_line):
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], data_faults=[fault])
+    assert sentences(report)[0].startswith(said)
+    silos = " and ".join(fault["silos"])
+    check = f"Check the unit of {fault['names'][0]} at {silos}, convert it there if it is another one"
+    step = f"{check} ({how}), and diagnose again."
+    assert next_steps(report) == [step]  # and no word of a good start
+    assert unit_steps(report) == {fault["names"][0]: step}
+
+
+def test_two_units_of_one_feature_are_both_steps_and_the_sentence_of_a_pair_is_none(a_report, a_pair, a_line):
+    change = {"what": "mean", "name": "dose", "first": 20.0, "second": 2.0, "difference": 18.0, "factor": 10.0}
+    line = a_line((0, 1), 1, {"features": ["dose"], "changes": {"feature": [change]}}, feature=1)
+    faults = [another_unit(silos=("a",)), another_unit(silos=("c",), scale=0.1)]
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], data_faults=faults, ranking=["dose"])
+    assert list(unit_steps(report)) == ["dose"]
+    (step,) = unit_steps(report).values()
+    assert [step.count(part) for part in ("Check the unit of dose", "(divide by 100)", "(multiply by 10)")] == [2, 1, 1]
+    assert next_steps(report)[0] == step
+
+
 def test_persons_at_one_silo_leave_the_steps_of_others(a_report, a_pair, a_line):
     change = {"what": "mean", "name": "crp", "first": 20.0, "second": 2.0, "difference": 18.0, "factor": 10.0}
     line = a_line((0, 1), 2, {"features": ["crp"], "changes": {"feature": [change]}}, feature=2)
@@ -399,8 +448,8 @@ def test_shared_rows_that_would_be_missed_are_said(a_report, a_pair, a_line):
     unseen = [{"what": "shared rows", "why": "features have too few values", "names": [], "silos": []}]
     report = a_report([["a"], ["b"]], [a_pair("a", "b")], [a_line((0, 1), 1)], not_compared=unseen)
     assert (
-        "Rows that two silos both hold would mostly be missed: the features have too few values for this many silos."
-        in notes(report)
+        "Rows that two silos both hold would mostly be missed: features are counted in too few cells for this many silos. "
+        "`siloflow partition` counts them." in notes(report)
     )
 
 

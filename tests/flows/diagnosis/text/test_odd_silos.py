@@ -58,6 +58,30 @@ def test_without_a_difference_of_all_rows_the_silos_of_most_differences_are_name
     assert next_steps(report)[0].startswith("Check at c09, c10 and c11 why the label differs: ")
 
 
+def test_by_type_a_threshold_is_possible_where_most_pairs_say_so_and_the_amount_is_said(a_report, a_pair, a_line):
+    """As of 25 schools, five of which are stricter, that are too small for groups of inputs."""
+    grade = {"what": "label", "name": "A", "first": 0.11, "second": 0.29, "difference": -0.18}
+    differ = {pair for pair in combinations(NAMES, 2) if (pair[0] in ODD) != (pair[1] in ODD)}
+    pairs = [
+        a_pair(one, other, *["label"] * ((one, other) in differ), label_or_concept=(one, other) in differ)
+        for one, other in combinations(NAMES, 2)
+    ]
+    odd = {"silos": ODD, **a_pair("", "", "label"), "changes": {"label": [grade]}}
+    groups = [NAMES[:2], *([name] for name in NAMES[2:])]
+    apart = [a_line((0, at), 2, label=2) for at in range(1, 11)]
+    report = a_report(groups, pairs, apart, odd=odd, label="grade")
+    assert sentences(report)[-1] == (
+        "In 27 of 66 pairs of silos label frequencies differ (or the label is coded with another threshold), all of them "
+        'between c09, c10 and c11 and the others; all their rows taken together, grade is "A" in 11 % of rows against 29 % '
+        "(−18 points)."
+    )
+    assert next_steps(report)[0] == (
+        "Check that each silo codes grade alike, with the same threshold, beginning with c09, c10 and c11."
+    )
+    report["pairs"] = [{**pair, "label_or_concept": False} for pair in pairs]
+    assert "threshold" not in " ".join(sentences(report) + next_steps(report))
+
+
 def test_silos_of_few_of_the_differences_are_not_named(a_report, a_pair, a_line):
     differ = {("c00", "c01"), ("c02", "c03"), ("c04", "c05"), ("c06", "c07")}
     pairs = [a_pair(one, other, *["label"] * ((one, other) in differ)) for one, other in combinations(NAMES, 2)]

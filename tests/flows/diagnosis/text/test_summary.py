@@ -484,3 +484,16 @@ def test_large_and_small_numbers_are_written_without_powers_of_ten(a_report, a_p
         "a differs from b: dose is missing in 0 % of rows against 100 % (−100 points, 95 % interval −100 to −99) and cost "
         "is higher by 12345 (12 standard deviations)."
     ]
+
+
+def test_silos_that_no_compared_pair_places_are_named_and_groups_are_the_least_number(a_report, a_pair, a_line):
+    groups = [["a", "b"], ["far"], ["lost"], ["other"]]
+    apart = [a_pair("a", "far", "feature"), a_pair("b", "far", "feature")]
+    unknown = [a_pair(name, "lost", undetermined=True, why="constant") for name in ("a", "b")]
+    pairs = [*apart, *unknown, a_pair("a", "b"), a_pair("far", "lost", "label"), a_pair("a", "other")]
+    lines = [a_line((0, 0), 1), a_line((0, 1), 2, of_feature(OLDER), feature=2), a_line((0, 3), 1)]
+    lines += [a_line((0, 2), 2, {"undetermined": 2, "none": 0}), a_line((1, 2), 1, label=1)]
+    said = sentences(a_report(groups, pairs, lines))
+    assert said[0].startswith("The 5 silos form at least 2 groups; 3 of 5 pairs of silos differ.")
+    assert said[1] == "Too few pairs could be compared to say to which group lost belongs."
+    assert not any("Too few" in line for line in sentences(a_report(groups[:2], apart, lines[:2])))
