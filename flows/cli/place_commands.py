@@ -39,10 +39,10 @@ def init(
 
         key = set_up(session.root, address)
         answer: PlaceKey = {"place": None, "address": address, "fingerprint": key.fingerprint, "file": None}
-        session.print_result(answer, print_init)
+        session.print_result(answer, print_coordinator)
 
 
-def print_init(answer: "PlaceKey", console: "PlainConsole") -> None:
+def print_coordinator(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print the coordinator's fingerprint, and what comes next."""
     console.print(f"This project is a coordinator. Messages travel over {answer['address']}.", soft_wrap=True)
     console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
@@ -149,10 +149,10 @@ def join(
             "fingerprint": public.fingerprint,
             "file": None,
         }
-        session.print_result(answer, print_join)
+        session.print_result(answer, print_joined)
 
 
-def print_join(answer: "PlaceKey", console: "PlainConsole") -> None:
+def print_joined(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print the place's fingerprint, and what comes next."""
     console.print(
         f"This project is the place {answer['place']}. Messages travel over {answer['address']}.", soft_wrap=True
@@ -231,10 +231,10 @@ def describe(json: Json = False) -> None:
         project = session.open_project(None)
         from flows.results.serving.describe_place import describe_place
 
-        session.print_result(describe_place(project), print_description)
+        session.print_result(describe_place(project), print_place)
 
 
-def print_description(answer: "PlaceDescription", console: "PlainConsole") -> None:
+def print_place(answer: "PlaceDescription", console: "PlainConsole") -> None:
     """Print silos, steps and messages of a place."""
     console.print(f"The place {answer['place']} serves data/{answer['data']} over {answer['address']}.", soft_wrap=True)
     console.print("The coordinator learns, without asking a step:", soft_wrap=True)
@@ -277,10 +277,10 @@ def status(json: Json = False) -> None:
     with Session(json) as session:
         from tasks.remote.gather_parts import status_of
 
-        session.print_result(status_of(session.root), print_status)
+        session.print_result(status_of(session.root), print_ends)
 
 
-def print_status(answer: "PlaceStatus", console: "PlainConsole") -> None:
+def print_ends(answer: "PlaceStatus", console: "PlainConsole") -> None:
     """Print this end, and the places of a coordinator."""
     console.print(f"{answer['name']} over {answer['address']}", soft_wrap=True)
     console.print(f"key   {answer['fingerprint']}", soft_wrap=True)

@@ -169,8 +169,11 @@ class Project:
         from tasks.execution.open_workers import open_workers
 
         runner = self.params.runner
-        address = str(self.root) if runner.kind == "places" else runner.address
-        return open_workers(runner.kind, runner.workers, address, _print)
+        if runner.kind == "places":
+            from tasks.remote.place_workers import PlaceWorkers
+
+            return open_workers("places", 1, str(self.root), _print, lambda: PlaceWorkers(self.root, _print))
+        return open_workers(runner.kind, runner.workers, runner.address, _print)
 
     @property
     def quantity(self) -> TaskMetrics:

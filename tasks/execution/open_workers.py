@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
@@ -16,11 +16,18 @@ Kind = Literal["threads", "processes", "dask", "places"]
 
 
 @contextmanager
-def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = print) -> Iterator["Workers"]:
+def open_workers(
+    kind: Kind,
+    count: int,
+    address: str | None = None,
+    say: Say = print,
+    make: Callable[[], Workers] | None = None,
+) -> Iterator["Workers"]:
     """Open workers for the tasks inside the context, or reuse those that are open, so a comparison starts them once.
 
-    No worker starts before the first task. `address` is that of Dask's scheduler, or a coordinator's folder. `say` receives
-    messages for the user. UserError if Dask is not installed, and in a script that every worker would run again.
+    No worker starts before the first task. `address` is that of Dask's scheduler. `say` receives messages for the user.
+    `make` makes workers of a kind that this module does not know, such as places. UserError if Dask is not installed, and
+    in a script that every worker would run again.
     """
     key = (kind, count, address)
     if key in _open:
@@ -32,7 +39,7 @@ def open_workers(kind: Kind, count: int, address: str | None = None, say: Say = 
         if address is None:
             _check_script(kind)
         _start_tracker()
-    workers = _open[key] = _make(kind, count, address, say)
+    workers = _open[key] = _make(kind, count, address, say) if make is None else make()
     try:
         yield workers
     except BaseException:
@@ -91,11 +98,6 @@ def _make(kind: Kind, count: int, address: str | None, say: Say) -> Workers:
         from tasks.execution.dask_workers import DaskWorkers
 
         return DaskWorkers(count, say, address)
-    if kind == "places":
-        from tasks.remote.place_workers import PlaceWorkers
-
-        assert address is not None, "the folder of the coordinator's project"
-        return PlaceWorkers(Path(address), say)
     return {"threads": Workers, "processes": Processes}[kind](count, say)
 
 

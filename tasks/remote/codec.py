@@ -421,8 +421,8 @@ def _is_record(kind: type) -> bool:
 
 def _subclasses(kind: type) -> Iterator[type]:
     yield kind
-    for below in type.__subclasses__(kind):
-        yield from _subclasses(below)
+    for inner in cast(list[type], type.__subclasses__(kind)):
+        yield from _subclasses(inner)
 
 
 @functools.cache

@@ -82,7 +82,8 @@ def status_of(root: Path) -> PlaceStatus:
 def ask_states(root: Path, patience: float = 5.0) -> dict[str, str]:
     """Return what each place that has joined says of itself, or why there is no answer."""
     with open_sessions(root) as sessions, ThreadPoolExecutor(len(sessions)) as threads:
-        return dict(zip(sessions, threads.map(lambda item: _state(*item, patience), sessions.items()), strict=True))
+        states = threads.map(lambda item: _state(item[0], item[1], patience), sessions.items())
+        return dict(zip(sessions, states, strict=True))
 
 
 def _state(place: str, session: CoordinatorSession, patience: float) -> str:

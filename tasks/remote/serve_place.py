@@ -1,9 +1,11 @@
 """What a place answers: its part of the data without rows, steps on its rows, and which private state to keep."""
 
+import typing
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypedDict, cast
 
 import numpy as np
 from torch import Tensor
@@ -63,7 +65,7 @@ class PlaceServer:
                 return answer(lambda: described(read_manifest(self.data)))
             place = self.open()
             if header.subject == KEEP:
-                return answer(lambda: keep(**unpack_call(body, _KEEP_HINTS, place)))
+                return answer(lambda: keep(cast(Any, unpack_call(body, _KEEP_HINTS, place))))
             return answer_step(header.subject, body, place, self._check)
 
     def open(self) -> Place:
@@ -84,18 +86,27 @@ class PlaceServer:
         if manifest.places:
             raise UserError("data: got data whose rows lie at other places, expected a place's own.")
         return PartOfData(
-            *(_bytes(self.data / file) for file in (MANIFEST, COLUMNS)),
+            _bytes(self.data / MANIFEST),
+            _bytes(self.data / COLUMNS),
             {client: owner.of(client).model_dump(exclude_defaults=True) for client in manifest.names},
         )
 
 
-def keep(private: ClientStore, section: str, refs: tuple[str, ...]) -> str:
-    """Delete a run's private state of a section that none of these references names; see `ClientStore.keep`."""
-    private.keep(section, refs)
+class Kept(TypedDict):
+    """Which private state of a run stays: of a section, what these references name."""
+
+    private: ClientStore
+    section: str
+    refs: tuple[str, ...]
+
+
+def keep(kept: Kept) -> str:
+    """Delete the private state that does not stay; see `ClientStore.keep`."""
+    kept["private"].keep(kept["section"], kept["refs"])
     return ""
 
 
-_KEEP_HINTS: Mapping[str, object] = {"private": ClientStore, "section": str, "refs": tuple[str, ...]}
+_KEEP_HINTS = typing.get_type_hints(Kept)
 
 
 def _bytes(path: Path) -> Tensor:

@@ -1,6 +1,6 @@
 """Types of what the commands `siloflow place ...` print."""
 
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class PlaceKey(TypedDict):
@@ -41,7 +41,7 @@ class DescribedSilo(TypedDict):
 
     silo: str
     rows: dict[str, int]
-    policy: dict[str, object]
+    policy: dict[str, Any]
 
 
 class PlaceDescription(TypedDict):

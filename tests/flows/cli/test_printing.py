@@ -73,6 +73,33 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         8,
     ),
+    "coordinator": ({"place": None, "address": EVIL, "fingerprint": EVIL, "file": None}, 2),
+    "invitation": ({"place": EVIL, "address": EVIL, "fingerprint": EVIL, "file": EVIL}, 4),
+    "joined": ({"place": EVIL, "address": EVIL, "fingerprint": EVIL, "file": None}, 3),
+    "accepted": ({"place": EVIL, "address": EVIL, "fingerprint": EVIL, "file": None}, 1),
+    "revoked": ({"place": EVIL, "address": EVIL, "fingerprint": None, "file": None}, 2),
+    "place": (
+        {
+            **{
+                "place": EVIL,
+                "address": EVIL,
+                "data": EVIL,
+                "part": "ab",
+                "owner_file": EVIL,
+                "task": "classification",
+            },
+            **{"classes": [EVIL], "features": [EVIL], "steps": [EVIL], "messages": [EVIL]},
+            "silos": [{"silo": EVIL, "rows": ROWS, "policy": {"methods": EVIL}}],
+        },
+        10,
+    ),
+    "ends": (
+        {
+            **{"role": "coordinator", "name": EVIL, "address": EVIL, "fingerprint": EVIL},
+            "places": [{"place": EVIL, "joined": True, "answer": EVIL}],
+        },
+        5,
+    ),
     "partition": (
         {
             **{"folder": EVIL, "clients": 1, "rows": ROWS, "common": {}, "changed": True},
