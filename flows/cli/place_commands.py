@@ -44,11 +44,11 @@ def init(
 
 def print_coordinator(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print the coordinator's fingerprint, and what comes next."""
-    console.print(f"This project is a coordinator. Messages travel over {answer['address']}.", soft_wrap=True)
-    console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
+    console.print(f"This project is a coordinator. Messages travel over {answer['address']}.")
+    console.print(f"key   {answer['fingerprint']}")
     if answer["address"].startswith("https://"):
-        console.print("next  `siloflow place broker` here, which keeps messages until they are taken", soft_wrap=True)
-    console.print("next  `siloflow place invite NAME`, once for each place", soft_wrap=True)
+        console.print("next  `siloflow place broker` here, which keeps messages until they are taken")
+    console.print("next  `siloflow place invite NAME`, once for each place")
 
 
 @places.command()
@@ -97,15 +97,10 @@ def print_invitation(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print what to do with the invitation."""
     console.print(
         f"{answer['file']}: written. It lets its holder in: send it to the owner of {answer['place']} alone.",
-        soft_wrap=True,
     )
-    console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
-    console.print(
-        "next  read this key to the owner on the telephone; `siloflow place join` shows it there", soft_wrap=True
-    )
-    console.print(
-        f"next  `siloflow place accept {answer['place']} KEY`, with the key that the owner reads to you", soft_wrap=True
-    )
+    console.print(f"key   {answer['fingerprint']}")
+    console.print("next  read this key to the owner on the telephone; `siloflow place join` shows it there")
+    console.print(f"next  `siloflow place accept {answer['place']} KEY`, with the key that the owner reads to you")
 
 
 @places.command()
@@ -154,14 +149,10 @@ def join(
 
 def print_joined(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print the place's fingerprint, and what comes next."""
-    console.print(
-        f"This project is the place {answer['place']}. Messages travel over {answer['address']}.", soft_wrap=True
-    )
-    console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
-    console.print("next  read this key to the coordinator on the telephone", soft_wrap=True)
-    console.print(
-        "next  `siloflow place describe` shows what may be asked; `siloflow place serve` answers", soft_wrap=True
-    )
+    console.print(f"This project is the place {answer['place']}. Messages travel over {answer['address']}.")
+    console.print(f"key   {answer['fingerprint']}")
+    console.print("next  read this key to the coordinator on the telephone")
+    console.print("next  `siloflow place describe` shows what may be asked; `siloflow place serve` answers")
 
 
 @places.command()
@@ -191,8 +182,8 @@ def accept(
 
 def print_accepted(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print that a place is in, and what comes next."""
-    console.print(f"{answer['place']} has joined.", soft_wrap=True)
-    console.print("next  `siloflow partition` asks all places that serve for what they hold", soft_wrap=True)
+    console.print(f"{answer['place']} has joined.")
+    console.print("next  `siloflow partition` asks all places that serve for what they hold")
 
 
 @places.command()
@@ -217,8 +208,8 @@ def revoke(name: Name, json: Json = False) -> None:
 
 def print_revoked(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print that a place is out, and what comes next."""
-    console.print(f"{answer['place']} is out: no answer of its key is believed.", soft_wrap=True)
-    console.print(f"next  `siloflow place invite {answer['place']}` makes a new invitation", soft_wrap=True)
+    console.print(f"{answer['place']} is out: no answer of its key is believed.")
+    console.print(f"next  `siloflow place invite {answer['place']}` makes a new invitation")
 
 
 @places.command()
@@ -236,22 +227,21 @@ def describe(json: Json = False) -> None:
 
 def print_place(answer: "PlaceDescription", console: "PlainConsole") -> None:
     """Print silos, steps and messages of a place."""
-    console.print(f"The place {answer['place']} serves data/{answer['data']} over {answer['address']}.", soft_wrap=True)
-    console.print("The coordinator learns, without asking a step:", soft_wrap=True)
-    console.print(f"  features  {', '.join(answer['features']) or 'pictures'}", soft_wrap=True)
-    console.print(f"  classes   {', '.join(answer['classes']) or 'none, numbers are predicted'}", soft_wrap=True)
+    console.print(f"The place {answer['place']} serves data/{answer['data']} over {answer['address']}.")
+    console.print("The coordinator learns, without asking a step:")
+    console.print(f"  features  {', '.join(answer['features']) or 'pictures'}")
+    console.print(f"  classes   {', '.join(answer['classes']) or 'none, numbers are predicted'}")
     for silo in answer["silos"][:_MOST_SILOS]:
         rows = ", ".join(f"{count:,} {split}" for split, count in silo["rows"].items())
         limits = ", ".join(f"{key}: {value}" for key, value in silo["policy"].items())
-        console.print(f"  silo      {silo['silo']}: {rows} rows{f'; {limits}' if limits else ''}", soft_wrap=True)
+        console.print(f"  silo      {silo['silo']}: {rows} rows{f'; {limits}' if limits else ''}")
     if len(answer["silos"]) > _MOST_SILOS:
-        console.print(f"            and {len(answer['silos']) - _MOST_SILOS} more; --json lists them", soft_wrap=True)
+        console.print(f"            and {len(answer['silos']) - _MOST_SILOS} more; --json lists them")
     console.print(
         f"{answer['owner_file']} decides what it may ask. It may ask for these steps, and for no other code:",
-        soft_wrap=True,
     )
-    console.print(f"  steps     {', '.join(answer['steps'])}", soft_wrap=True)
-    console.print(f"  messages  {', '.join(answer['messages'])}", soft_wrap=True)
+    console.print(f"  steps     {', '.join(answer['steps'])}")
+    console.print(f"  messages  {', '.join(answer['messages'])}")
 
 
 @places.command()
@@ -282,9 +272,9 @@ def status(json: Json = False) -> None:
 
 def print_ends(answer: "PlaceStatus", console: "PlainConsole") -> None:
     """Print this end, and the places of a coordinator."""
-    console.print(f"{answer['name']} over {answer['address']}", soft_wrap=True)
-    console.print(f"key   {answer['fingerprint']}", soft_wrap=True)
+    console.print(f"{answer['name']} over {answer['address']}")
+    console.print(f"key   {answer['fingerprint']}")
     for place in answer["places"]:
-        console.print(f"{place['place']}: {place['answer']}", soft_wrap=True)
+        console.print(f"{place['place']}: {place['answer']}")
     if answer["role"] == "coordinator" and not answer["places"]:
-        console.print("no place was invited; `siloflow place invite NAME` begins it", soft_wrap=True)
+        console.print("no place was invited; `siloflow place invite NAME` begins it")
