@@ -101,7 +101,7 @@ def test_a_comparison_and_a_diagnosis_over_places_have_the_bits_of_one_machine(f
     shutil.copytree(
         federation.home / "coordinator", folder, ignore=shutil.ignore_patterns("runs", ".places", ".prefect")
     )
-    name = over_places["data"] if "data" in over_places else next((folder / "data").iterdir()).name
+    (name,) = (path.name for path in (folder / "data").iterdir() if path.is_dir())
     for place in SITES:
         (source,) = (path for path in (federation.home / place / "data").iterdir() if path.is_dir())
         for file in source.glob("*.safetensors"):
@@ -158,7 +158,7 @@ def test_a_place_refuses_what_its_owner_does_not_allow(federation: Any, compared
 
 def outcomes(answer: Any, folder: Path) -> dict[str, Any]:
     """The metrics of every run, and its hash; that of a method with private state is keyed with each place's secret."""
-    results = [json.loads(path.read_text()) for path in (folder / "runs" / answer["name"]).glob("*/result.json")]
+    results = [json.loads(path.read_text()) for path in (folder / "runs" / answer["experiment"]).glob("*/result.json")]
     assert len(results) == 2 * len(METHODS)
     return {
         f"{result['method']} {result['seed']}": (
