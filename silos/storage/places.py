@@ -22,7 +22,7 @@ from silos.storage.manifest import (
     to_json,
 )
 
-_SAME = ("task", "classes", "shape", "dtype", "features", "raw", "common")
+_SAME = ("task", "classes", "shape", "dtype", "features", "common")
 """What the parts of one set of data have in common."""
 
 
@@ -65,7 +65,9 @@ def cut_part(folder: Path, target: Path, clients: Sequence[str]) -> None:
     (target / MANIFEST).write_bytes(to_json(replace(manifest, clients=part)))
 
 
-def merge_parts(name: str, params: Mapping[str, Any], folders: Mapping[str, Path]) -> Manifest:
+def merge_parts(
+    name: str, params: Mapping[str, Any], folders: Mapping[str, Path], digests: Mapping[str, str]
+) -> Manifest:
     """Merge the manifests of places; no row is read.
 
     Clients are in the order of their places' names, and a file is named after its place.
@@ -74,6 +76,7 @@ def merge_parts(name: str, params: Mapping[str, Any], folders: Mapping[str, Path
         name: The name of the data.
         params: The recipe of the coordinator's data.
         folders: Of each place a folder with its manifest and columns.
+        digests: Of each place its `part_digest`.
 
     Raises:
         UserError: If parts differ in what a row is, or two places have a client of one name.
@@ -103,7 +106,7 @@ def merge_parts(name: str, params: Mapping[str, Any], folders: Mapping[str, Path
         clients=_merge_tables({place: part.clients for place, part in parts.items()}),
         left_out=sum(part.left_out for part in parts.values()),
         places={
-            place: Part(part_digest(folders[place]), tuple(file_at(place, file) for file in part.clients.files))
+            place: Part(digests[place], tuple(file_at(place, file) for file in part.clients.files))
             for place, part in parts.items()
         },
     )

@@ -32,7 +32,7 @@ from silos.param_types import is_plain
 from silos.standardizer import Standardization
 
 MOST_DEPTH = 24  # of nested values
-MOST_NAMES = 4  # folders of a client store's name
+MOST_NAMES = 2  # folders of a client store's name: a run's below those of its set, where the owner's file is found
 _PRIVATE = "private"
 _PACKAGES = ("models", "silos", "tasks")  # of the classes that travel
 
@@ -166,13 +166,17 @@ class _Encoder:
         return {kind: key}
 
     def _silos(self, silos: Silos) -> dict[str, object]:
+        if silos.pooled:  # what an owner allows is said of silos
+            raise NotPlainError(
+                f"client {shown(silos.clients[0])}: got pooled silos, expected single ones. Methods that pool rows do "
+                "not run over places: choose another method."
+            )
         place = silos.only_place()
         return {
             "place": place,
             "part": silos.manifest.places[place].part if place else "",
             "version": silos.version,
             "clients": list(silos.clients),
-            "members": list(silos.members),
             "scaling": silos.scaling.as_json(),
         }
 
@@ -361,19 +365,14 @@ class _Decoder:
                 f"{where}: got another part of the data than this place holds. Make the coordinator's data again with "
                 "`siloflow partition`, or bring the place's data/ back."
             )
-        clients, members = (
-            tuple(cast(list[str], self.value({"list": tree.get(name)}, list[str], where, 1)))
-            for name in ("clients", "members")
-        )
-        for client in members or clients:
+        clients = tuple(cast(list[str], self.value({"list": tree.get("clients")}, list[str], where, 1)))
+        for client in clients:
             place.silos.index(client)
-        if members and clients != ("+".join(members),):
-            raise NotPlainError(f"{where}: got {shown(str(clients))}, expected a pooled client.")
         try:
             scaling = Standardization.from_json(cast(Any, tree.get("scaling")))
         except (TypeError, KeyError, ValueError, AttributeError):
             raise NotPlainError(f"{where}: got a scaling that cannot be read, expected one.") from None
-        return replace(place.silos, clients=clients, members=members, version=tree["version"], scaling=scaling)
+        return replace(place.silos, clients=clients, version=tree["version"], scaling=scaling)
 
 
 _OTHER = object()

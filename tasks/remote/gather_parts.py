@@ -40,7 +40,8 @@ def write_listing(
             (Path(scratch) / place).mkdir()
             for file, content in ((MANIFEST, part.manifest), (COLUMNS, part.columns)):
                 (Path(scratch) / place / file).write_bytes(content.numpy().tobytes())
-        manifest = merge_parts(name, recipe, {place: Path(scratch) / place for place in parts})
+        folders = {place: Path(scratch) / place for place in parts}
+        manifest = merge_parts(name, recipe, folders, {place: part.digest for place, part in parts.items()})
     folder.mkdir(parents=True)
     if manifest.common:
         if not common.is_file():

@@ -10,9 +10,10 @@ from prefect import Task
 
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from silos.errors import UserError, some
+from silos.errors import UserError, shown, some
 from tasks.execution.prefect_tasks import OpaqueArgument
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
+from tasks.messages.message_policy import Message
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack
 from tasks.remote.enrolment import open_sessions
@@ -71,7 +72,7 @@ class PlaceWorkers(Workers):
 
 def ask_place(
     asks: Mapping[str, Ask], step: str, args: tuple[object, ...], options: Mapping[str, object]
-) -> list[object]:
+) -> list[Message]:
     """Run a step at the place of its cohort, which is its first argument; return its messages."""
     cohort = args[0]
     assert isinstance(cohort, Cohort), "a client step's first argument"
@@ -81,7 +82,10 @@ def ask_place(
             f"place {place!r}: got data of this place, which has not joined, expected one of "
             f"{some([*asks]) or 'no place'}. Let it join, or make the data again with `siloflow partition`."
         )
-    messages: list[object] = read_answer(asks[place](step, pack_call(step, args, options)), returned_by(step), place)
+    messages: list[Message] = read_answer(asks[place](step, pack_call(step, args, options)), returned_by(step), place)
+    strangers = {client for message in messages for client in message.clients} - {*cohort.clients}
+    if strangers:
+        raise UserError(f"place {place}: got an answer for client {shown(min(strangers))}, expected some of its own.")
     return messages
 
 

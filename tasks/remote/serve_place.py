@@ -3,18 +3,19 @@
 import typing
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, read_owner_file
-from silos.storage.manifest import COLUMNS, MANIFEST, read_manifest
+from silos.storage.manifest import COLUMNS, read_manifest, to_json
 from silos.storage.places import described, part_digest
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, answer_step
@@ -31,9 +32,10 @@ _ASKS_ITSELF = "tasks.diagnosis"  # its steps ask the owner's file for the comma
 class PartOfData:
     """A place's part of the data: its manifest and columns as bytes, and what its owner's file allows, by silo.
 
-    manifest, columns: uint8. The file's section `data`, which may name paths, stays at the place.
+    manifest, columns: uint8. How the source is read stays at the place: its path, and columns that are no features.
     """
 
+    digest: str
     manifest: Tensor
     columns: Tensor
     policies: Mapping[str, Mapping[str, str | int | float | bool | tuple[str, ...]]]
@@ -65,7 +67,7 @@ class PlaceServer:
                 return answer(lambda: described(read_manifest(self.data)))
             place = self.open()
             if header.subject == KEEP:
-                return answer(lambda: keep(cast(Any, unpack_call(body, _KEEP_HINTS, place))))
+                return answer(lambda: self._keep(cast(Any, unpack_call(body, _KEEP_HINTS, place))))
             return answer_step(header.subject, body, place, self._check)
 
     def open(self) -> Place:
@@ -78,6 +80,13 @@ class PlaceServer:
             check_command(self.store, "run", silos.clients)
             check_training(self.store, None, silos.rows("train").items())
 
+    def _keep(self, kept: "Kept") -> str:
+        """Delete the private state of a run that does not stay; RefusalError outside of a run's folder: ledgers are there."""
+        if Path(kept["private"].folder).parent.parent != self.store:
+            raise RefusalError(f"{kept['private'].folder}: got no folder of a run, expected one.")
+        kept["private"].keep(kept["section"], kept["refs"])
+        return ""
+
     def _part(self) -> PartOfData:
         path = self.store / OWNER_FILE
         if not path.is_file():
@@ -85,9 +94,11 @@ class PlaceServer:
         owner, manifest = read_owner_file(path), read_manifest(self.data)
         if manifest.places:
             raise UserError("data: got data whose rows lie at other places, expected a place's own.")
+        check_command(self.store, "partition", manifest.names)
         return PartOfData(
-            _bytes(self.data / MANIFEST),
-            _bytes(self.data / COLUMNS),
+            part_digest(self.data),
+            _bytes(to_json(replace(manifest, params={}, raw=None))),
+            _bytes((self.data / COLUMNS).read_bytes()),
             {client: owner.of(client).model_dump(exclude_defaults=True) for client in manifest.names},
         )
 
@@ -100,16 +111,8 @@ class Kept(TypedDict):
     refs: tuple[str, ...]
 
 
-def keep(kept: Kept) -> str:
-    """Delete the private state that does not stay; see `ClientStore.keep`."""
-    kept["private"].keep(kept["section"], kept["refs"])
-    return ""
-
-
 _KEEP_HINTS = typing.get_type_hints(Kept)
 
 
-def _bytes(path: Path) -> Tensor:
-    import torch
-
-    return torch.from_numpy(np.frombuffer(path.read_bytes(), np.uint8).copy())
+def _bytes(content: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(content, np.uint8).copy())

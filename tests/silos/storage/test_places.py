@@ -26,7 +26,7 @@ def parts(write_silos, tmp_path):
 
 def test_a_merged_listing_has_every_silo_as_the_whole_had_it(parts):
     whole, folders = parts
-    merged, manifest = merge_parts("all", {"source": {"kind": "places"}}, folders), read_manifest(whole)
+    merged, manifest = merged_of({"source": {"kind": "places"}}, folders), read_manifest(whole)
     assert merged.clients.names == ("one", "oslo", "lyon", "rome", "same") or set(merged.clients.names) == set(CLIENTS)
     assert list(merged.places) == ["north", "south"]
     for entry in merged.clients:
@@ -41,7 +41,7 @@ def test_a_merged_listing_has_every_silo_as_the_whole_had_it(parts):
 
 def test_a_listing_survives_a_write_and_a_read_and_old_ones_stay_as_they_were(parts, tmp_path):
     whole, folders = parts
-    merged = merge_parts("all", {}, folders)
+    merged = merged_of({}, folders)
     (tmp_path / "listing").mkdir()
     (tmp_path / "listing" / COLUMNS).write_bytes(to_bytes(merged.clients))
     (tmp_path / "listing" / MANIFEST).write_bytes(to_json(merged))
@@ -80,14 +80,18 @@ def test_parts_that_do_not_fit_are_refused(parts, write_silos, tmp_path):
     whole, folders = parts
     cut_part(whole, tmp_path / "again", ["oslo"])
     with pytest.raises(UserError, match="client oslo: got it at places again and north"):
-        merge_parts("all", {}, {**folders, "again": tmp_path / "again"})
+        merged_of({}, {**folders, "again": tmp_path / "again"})
     other = write_silos({"lima": 5}, name="other", rows_of=lambda _, n: (np.ones((n, 3)), np.arange(n) % 2))
     with pytest.raises(UserError, match="place north: classes: got"):
-        merge_parts("all", {}, {**folders, "lima": Path(other.folder)})
+        merged_of({}, {**folders, "lima": Path(other.folder)})
+
+
+def merged_of(params, folders):
+    return merge_parts("all", params, folders, {place: part_digest(folder) for place, folder in folders.items()})
 
 
 def listed(folders, tmp_path):
-    merged, folder = merge_parts("all", {}, folders), tmp_path / "listed"
+    merged, folder = merged_of({}, folders), tmp_path / "listed"
     folder.mkdir()
     (folder / COLUMNS).write_bytes(to_bytes(merged.clients))
     (folder / MANIFEST).write_bytes(to_json(merged))

@@ -64,7 +64,12 @@ def separate(tmp_path: Path) -> Callable[[Silos, Sequence[Sequence[str]]], Separ
         for folder, names in zip(folders.values(), clients, strict=True):
             cut_part(whole, folder / "data", names)
             make_store(folder / "private" / "store")
-        merged = merge_parts("merged", {}, {place: folder / "data" for place, folder in folders.items()})
+        merged = merge_parts(
+            "merged",
+            {},
+            {place: folder / "data" for place, folder in folders.items()},
+            {place: part_digest(folder / "data") for place, folder in folders.items()},
+        )
         for name in ("together", "coordinator"):
             (root / name / "data").mkdir(parents=True)
             (root / name / "data" / COLUMNS).write_bytes(to_bytes(merged.clients))

@@ -136,9 +136,9 @@ WRONG = {
     ),
     "a class of another type": ({"map": [["training", {"record": "MLP", "fields": {}}]]}, "expected Training"),
     "a parameter of no step": ({"map": [["__class__", 1]]}, "arguments: got __class__"),
-    "a path": ({"map": [["private", {"store": ["..", "..", "etc"]}]]}, "expected plain names of folders"),
+    "a path": ({"map": [["private", {"store": ["..", "etc"]}]]}, "expected plain names of folders"),
     "an absolute path": ({"map": [["private", {"store": ["/etc"]}]]}, "expected plain names of folders"),
-    "a deep path": ({"map": [["private", {"store": ["a"] * 9}]]}, "private: got"),
+    "a deep path, above which no owner's file is found": ({"map": [["private", {"store": ["a"] * 3}]]}, "private: got"),
     "a missing tensor": ({"map": [["model", {"tensor": "7"}]]}, "expected Model"),
     "a literal of another": ({"map": [["anchor", {"map": [["w", 1]]}]]}, "anchor"),
     "no mapping": ({"list": []}, "arguments: got"),
@@ -188,12 +188,18 @@ def test_a_place_opens_its_own_silos_only(write_silos, separate):
     tree = json.loads(json.loads(content[8 : 8 + struct.unpack("<Q", content[:8])[0]])["__metadata__"]["tree"])
     for change in (
         {"clients": ["rome"]},
-        {"members": ["rome"]},
         {"stacks": [[["rome"], 1]]},
         {"stacks": [[["oslo"], 10**9]]},
     ):
         with pytest.raises(UserError):
             unpack(forged({"cohort": {**tree["cohort"], **change}}), Cohort, apart.places["a"])
+
+
+def test_pooled_silos_do_not_travel_because_owners_speak_of_single_ones(write_silos, separate):
+    apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
+    pooled = apart.listed.select(["oslo", "lyon"]).pool()
+    with pytest.raises(NotPlainError, match="got pooled silos"):
+        pack(Cohort(pooled, (Stack(pooled.clients, 1),)))
 
 
 def test_functions_travel_by_name_from_the_list_alone(write_silos, separate):

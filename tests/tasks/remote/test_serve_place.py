@@ -21,10 +21,12 @@ from silos.storage.places import part_digest
 from tasks.execution.task_runner import PrefectRunner
 from tasks.local_train import local_train
 from tasks.places.sessions import PlaceSessions
-from tasks.remote.enrolment import accept, invite, join, open_membership, set_up
+from tasks.remote.answer_steps import pack_call, read_answer
+from tasks.remote.codec import pack
+from tasks.remote.enrolment import accept, invite, join, open_membership, open_sessions, set_up
 from tasks.remote.gather_parts import ask_states, write_listing
-from tasks.remote.place_workers import PlaceWorkers
-from tasks.remote.serve_place import PlaceServer
+from tasks.remote.place_workers import PlaceWorkers, ask_place
+from tasks.remote.serve_place import KEEP, PART, PlaceServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs'")  # there is no flow around the steps
 
@@ -80,11 +82,13 @@ def test_a_step_runs_at_places_as_a_prefect_task_and_what_is_not_kept_is_deleted
     root, apart = federation
     silos, _, _ = listing(root, apart)
     workers = PlaceWorkers(root, print)
-    runner, private = PrefectRunner(workers), ClientStore(str(root / "private" / "all" / "run"))
+    runner, private = PrefectRunner(workers), ClientStore(str(root / "private" / "all" / "set" / "run"))
     try:
         sent = [message for cohort in runner.map_cohorts(local_train, calls(silos, private)) for message in cohort]
         assert [message.clients for message in sent] == [("lyon", "oslo"), ("rome",)]
-        stored = {place: sorted((opened.store / "run" / "own").glob("*")) for place, opened in apart.places.items()}
+        stored = {
+            place: sorted((opened.store / "set" / "run" / "own").glob("*")) for place, opened in apart.places.items()
+        }
         assert {place: len(files) for place, files in stored.items()} == {"a": 1, "b": 1}
         assert not Path(private.folder).exists()
         runner.keep(private, "own", sent[0].private["own"].values())
@@ -99,7 +103,7 @@ def test_a_place_refuses_what_its_owner_does_not_allow(federation, prefect):
     file = apart.places["b"].store / OWNER_FILE
     before = file.read_text()
     workers = PlaceWorkers(root, print)
-    private = ClientStore(str(root / "private" / "all" / "run"))
+    private = ClientStore(str(root / "private" / "all" / "set" / "run"))
     try:
         for change, sentence in (
             ("messages: [Scores]", "got Update, expected one of Scores"),
@@ -128,6 +132,33 @@ def test_a_place_whose_data_changed_refuses_steps_for_the_earlier_part(federatio
             PrefectRunner(workers).map_cohorts(local_train, calls(silos, ClientStore("/x/private/all"))[1:])
     finally:
         workers.close()
+
+
+def test_a_coordinator_deletes_no_ledger_and_reads_no_path(federation):
+    root, apart = federation
+    file = apart.places["b"].store / "rome-1" / "ab.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(b"ledger")
+    with open_sessions(root) as sessions:
+        for names in ([], ["rome-1"]):
+            private = ClientStore(str(Path("/x/private/all").joinpath(*names)))
+            body = pack({"private": private, "section": "rome-1", "refs": ()})
+            with pytest.raises(RefusalError, match="got no folder of a run"):
+                read_answer(sessions["b"].ask(KEEP, body, 30), str, "b")
+        part = sessions["b"].ask(PART, b"", 30)
+    assert file.exists()
+    assert b"small.npz" not in part
+
+
+def test_a_place_that_answers_for_anothers_client_is_not_believed(write_silos, separate):
+    apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
+    ((first, options), (second, _)) = calls(apart.listed, ClientStore("/x/private/all/a/run"))
+
+    def lie(step, content):
+        return apart.ask("b")(step, pack_call(step, second, options))
+
+    with pytest.raises(UserError, match="place a: got an answer for client rome, expected some of its own"):
+        ask_place({"a": lie}, "local_train", first, options)
 
 
 def test_a_place_without_an_owners_file_lists_nothing(federation):
