@@ -9,13 +9,14 @@ from flows.orchestration.flow_decorator import from_overrides, project_flow
 from flows.project.project import Project
 from flows.project.project_data import SOURCE_HASHES, exclusive_data_access
 from silos.dataset import SPLITS
-from silos.errors import UserError, counted
+from silos.errors import UserError
 from silos.privacy.owned_source import check_partition, find_store, prepare_store, reported_nothing
 from silos.privacy.owner_file import OPENED, OWNER_FILE, copy_policies, has_store
 from silos.sources.source_params import AtPlaces, Npz, Table, is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
 from silos.storage.manifest import COMMON, Manifest
+from silos.storage.places import described
 from silos.versioning import dvc_files, git_commands
 from silos.versioning.data_versions import partition_files
 from tasks.tracking import prefect_artifacts
@@ -76,10 +77,7 @@ def _write(project: Project, folder: Path, notes: list[str]) -> Manifest:
         folder, lambda new: write_listing(project.root, new, data.name, data.recipe(), folder / COMMON)
     )
     copy_policies(find_store(project.root, data), policies)
-    notes += [
-        f"place {place}: {counted(len(part.files), 'file')} of rows, which stay there"
-        for place, part in manifest.places.items()
-    ]
+    notes += [f"place {place}: {described(manifest, place)}, which stay there" for place in manifest.places]
     return manifest
 
 

@@ -35,9 +35,10 @@ def init(
     Example: siloflow place init https://fl.example.org:8440
     """
     with Session(json) as session:
-        from tasks.remote.enrolment import set_up
+        from tasks.remote.enrolment import coordinator_address, set_up
 
         key = set_up(session.root, address)
+        address = coordinator_address(session.root)
         answer: PlaceKey = {"place": None, "address": address, "fingerprint": key.fingerprint, "file": None}
         session.print_result(answer, print_coordinator)
 
@@ -52,7 +53,12 @@ def print_coordinator(answer: "PlaceKey", console: "PlainConsole") -> None:
 
 
 @places.command()
-def broker(json: Json = False) -> None:
+def broker(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST", help="The address of this machine that is listened on; by default all.")
+    ] = "0.0.0.0",
+    json: Json = False,
+) -> None:
     """Serve the messages of a coordinator and its places by HTTPS, until it is stopped.
 
     Example: siloflow place broker
@@ -64,7 +70,7 @@ def broker(json: Json = False) -> None:
 
         files = broker_files(session.root)
         progress.current().say(f"serving messages on port {files.port}; ctrl-C ends it, and loses none")
-        serve_broker(files.folder, files.host, files.port, files.certificate, files.key)
+        serve_broker(files.folder, listen, files.port, files.certificate, files.key)
 
 
 @places.command()
@@ -74,21 +80,14 @@ def invite(name: Name, json: Json = False) -> None:
     Example: siloflow place invite north
     """
     with Session(json) as session:
-        from dataclasses import asdict
-        from json import dumps
+        from tasks.remote.enrolment import coordinator_address, own_key, write_invitation
 
-        from tasks.places.envelopes import PublicKey, write_secret
-        from tasks.remote.enrolment import invite as make_invitation
-
-        invitation = make_invitation(session.root, name)
-        path = session.root / f"{name}.invitation.json"
-        path.unlink(missing_ok=True)
-        write_secret(path, (dumps(asdict(invitation), indent=1) + "\n").encode())
+        path = write_invitation(session.root, name)
         answer: PlaceKey = {
             "place": name,
-            "address": invitation.address,
-            "fingerprint": PublicKey.from_text(invitation.coordinator).fingerprint,
-            "file": path.name,
+            "address": coordinator_address(session.root),
+            "fingerprint": own_key(session.root).fingerprint,
+            "file": str(path.relative_to(session.root)),
         }
         session.print_result(answer, print_invitation)
 
@@ -96,10 +95,10 @@ def invite(name: Name, json: Json = False) -> None:
 def print_invitation(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print what to do with the invitation."""
     console.print(
-        f"{answer['file']}: written. It lets its holder in: send it to the owner of {answer['place']} alone.",
+        f"{answer['file']}: written. It lets its holder in: send it only to the owner of {answer['place']}.",
     )
     console.print(f"key   {answer['fingerprint']}")
-    console.print("next  read this key to the owner on the telephone; `siloflow place join` shows it there")
+    console.print("next  read this key to the owner on the telephone; `siloflow place join` asks for it")
     console.print(f"next  `siloflow place accept {answer['place']} KEY`, with the key that the owner reads to you")
 
 
@@ -109,7 +108,7 @@ def join(
     key: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY", help="The coordinator's key, as read on the telephone; asked for if it is not given."
+            metavar="KEY", help="The coordinator's key, as read on the telephone; without it the command prompts."
         ),
     ] = None,
     json: Json = False,
@@ -119,25 +118,13 @@ def join(
     Example: siloflow place join north.invitation.json
     """
     with Session(json) as session:
-        from silos.errors import UserError
-        from tasks.places.envelopes import PublicKey
-        from tasks.remote.enrolment import is_place, open_membership, read_invitation, same_key, send_key
         from tasks.remote.enrolment import join as join_coordinator
+        from tasks.remote.enrolment import read_invitation
 
         read = read_invitation(invitation)
-        theirs = PublicKey.from_text(read.coordinator).fingerprint
         if key is None:
-            key = typer.prompt(f"Type the coordinator's key, as read to you (the file says {theirs})", err=True)
-        if not same_key(key, theirs):
-            raise UserError(
-                f"--key: got {key}, expected {theirs}, as in the invitation. It may be another's: let the coordinator "
-                "read the key again, and send the file again."
-            )
-        if is_place(session.root):
-            send_key(session.root)
-            public = open_membership(session.root).key.public
-        else:
-            public = join_coordinator(session.root, read)
+            key = typer.prompt("Type the coordinator's key, as read to you on the telephone", err=True)
+        public = join_coordinator(session.root, read, key)
         answer: PlaceKey = {
             "place": read.place,
             "address": read.address,
@@ -161,7 +148,7 @@ def accept(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The place's key, as its owner reads it.")],
     json: Json = False,
 ) -> None:
-    """Let a place in whose owner has read its key to you.
+    """Accept a place after its owner has read its key to you.
 
     Example: siloflow place accept north 1a2b-3c4d-...
     """
@@ -183,12 +170,13 @@ def accept(
 def print_accepted(answer: "PlaceKey", console: "PlainConsole") -> None:
     """Print that a place is in, and what comes next."""
     console.print(f"{answer['place']} has joined.")
-    console.print("next  `siloflow partition` asks all places that serve for what they hold")
+    console.print("next  in params.yaml, set data.source to {kind: places} and runner.kind to places (docs/places.md)")
+    console.print("next  `siloflow partition`, when each place runs `siloflow place serve`")
 
 
 @places.command()
 def revoke(name: Name, json: Json = False) -> None:
-    """Believe a place's key no more, such as after a theft.
+    """Revoke a place's key, such as after a theft.
 
     Example: siloflow place revoke north
     """
@@ -272,7 +260,8 @@ def status(json: Json = False) -> None:
 
 def print_ends(answer: "PlaceStatus", console: "PlainConsole") -> None:
     """Print this end, and the places of a coordinator."""
-    console.print(f"{answer['name']} over {answer['address']}")
+    name = "coordinator" if answer["role"] == "coordinator" else f"place {answer['name']}"
+    console.print(f"{name} over {answer['address']}")
     console.print(f"key   {answer['fingerprint']}")
     for place in answer["places"]:
         console.print(f"{place['place']}: {place['answer']}")

@@ -177,8 +177,8 @@ def content_hashes(source: Source | OwnSource, root: Path) -> dict[str, str]:
 def at_places() -> Rows:
     """Raise UserError: rows that lie at places are read there."""
     raise UserError(
-        "params.yaml: data.source.kind: got places, expected a source whose rows lie here. Set runner.kind to places, with "
-        "which steps run where the rows lie."
+        "params.yaml: data.source.kind: got places, expected rows that lie here: partitions are made from rows. "
+        "Change data.seed or data.scheme at each place, and partition there."
     )
 
 

@@ -168,9 +168,9 @@ def _by_split(counts: np.ndarray) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Part:
-    """What lies at one place: the digest of its own manifest, and its files."""
+    """What lies at one place: the digest of its own manifest and columns, and its files."""
 
-    part: str
+    digest: str
     files: tuple[str, ...]
 
 
@@ -285,7 +285,7 @@ def read_manifest(folder: Path, earlier: str = "") -> Manifest:
 
 
 def _part(content: dict[str, Any]) -> Part:
-    return Part(str(content["part"]), tuple(map(str, content["files"])))
+    return Part(str(content["digest"]), tuple(map(str, content["files"])))
 
 
 def _raw_columns(content: dict[str, Any]) -> RawColumns:

@@ -88,9 +88,10 @@ def merge_parts(
         for key in _SAME:
             mine, theirs = getattr(part, key), getattr(agreed, key)
             if mine != theirs:
+                name, got, expected = _difference(key, mine, theirs)
                 raise UserError(
-                    f"place {place}: {key}: got {shown(repr(mine))}, expected {shown(repr(theirs))}, as at place {first}. "
-                    "Let both owners set the same data.features and data.source, and make their parts again."
+                    f"place {place}: {name}: got {got}, expected {expected}, as at place {first}. Let both owners write the "
+                    "same data.features and label column, and run `siloflow partition` again."
                 )
         for client in part.clients.names:
             if client in owner_of:
@@ -112,15 +113,26 @@ def merge_parts(
     )
 
 
+def _difference(key: str, mine: object, theirs: object) -> tuple[str, str, str]:
+    """Return the name of what differs, with both values; of a list, the first entry that differs."""
+    if isinstance(mine, tuple) and isinstance(theirs, tuple) and len(mine) == len(theirs):
+        index = next(index for index, pair in enumerate(zip(mine, theirs, strict=True)) if pair[0] != pair[1])
+        return f"{key}[{index}]", shown(str(mine[index])), shown(str(theirs[index]))
+    return key, shown(str(mine)), shown(str(theirs))
+
+
 def file_at(place: str, file: str) -> str:
     """Return the name by which the coordinator lists a place's file."""
     return f"{place}.{file}"
 
 
-def described(manifest: Manifest) -> str:
-    """Say what a part holds, in words."""
-    rows = int(manifest.clients.rows.sum())
-    return f"{counted(len(manifest.clients), 'silo')} of {counted(rows, 'row')}"
+def described(manifest: Manifest, place: str = "") -> str:
+    """Say in words what a part holds, or what a place of a listing does."""
+    table = manifest.clients
+    here = np.ones(len(table), bool)
+    if place:
+        here = manifest.place_of_file[table.file] == list(manifest.places).index(place)
+    return f"{counted(int(here.sum()), 'silo')} of {counted(int(table.rows[here].sum()), 'row')}"
 
 
 def _merge_tables(tables: Mapping[str, ClientTable]) -> ClientTable:

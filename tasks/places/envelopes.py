@@ -110,7 +110,7 @@ class PublicKey:
     def fingerprint(self) -> str:
         """Eight groups of four hexadecimal digits, which two people read to each other on the telephone."""
         digits = hashlib.sha256(b"siloflow key 1\n" + self._raw).hexdigest()[:32]
-        return " ".join(digits[i : i + 4] for i in range(0, 32, 4))
+        return "-".join(digits[i : i + 4] for i in range(0, 32, 4))
 
     def verify(self, signature: bytes, content: bytes) -> bool:
         """Return whether the key's owner signed the content."""

@@ -48,7 +48,7 @@ class NotPlainError(UserError):
 
 
 @dataclass(frozen=True)
-class Place:
+class OpenedPlace:
     """What a receiver of steps opens by name.
 
     Attributes:
@@ -78,7 +78,7 @@ def pack(value: object, functions: Mapping[str, Callable[..., Any]] = types.Mapp
     return save(encoder.tensors, {"tree": json.dumps(tree, allow_nan=False, separators=(",", ":"))})
 
 
-def unpack(content: bytes, hint: object, place: Place | None = None) -> Any:
+def unpack(content: bytes, hint: object, place: OpenedPlace | None = None) -> Any:
     """Decode what `pack` wrote into the type that `hint` names; NotPlainError for anything else.
 
     Args:
@@ -90,7 +90,7 @@ def unpack(content: bytes, hint: object, place: Place | None = None) -> Any:
     return _Decoder(tensors, place).value(tree, hint, "value", 0)
 
 
-def unpack_call(content: bytes, hints: Mapping[str, object], place: Place) -> dict[str, object]:
+def unpack_call(content: bytes, hints: Mapping[str, object], place: OpenedPlace) -> dict[str, object]:
     """Decode the arguments of a step, which are packed as a mapping from its parameters' names; see `unpack`."""
     tree, tensors = _open(content)
     decoder = _Decoder(tensors, place)
@@ -174,7 +174,7 @@ class _Encoder:
         place = silos.only_place()
         return {
             "place": place,
-            "part": silos.manifest.places[place].part if place else "",
+            "part": silos.manifest.places[place].digest if place else "",
             "version": silos.version,
             "clients": list(silos.clients),
             "scaling": silos.scaling.as_json(),
@@ -204,7 +204,7 @@ class _Decoder:
     """Makes values of the types that hints name."""
 
     tensors: Mapping[str, Tensor]
-    place: Place | None
+    place: OpenedPlace | None
 
     def value(self, tree: object, hint: object, where: str, depth: int) -> object:
         if depth > MOST_DEPTH:
@@ -234,7 +234,7 @@ class _Decoder:
             return [(pair[0], pair[1]) for pair in listed]
         raise NotPlainError(f"{where}: got {shown(repr(tree))}, expected a mapping from names.")
 
-    def opened(self) -> Place:
+    def opened(self) -> OpenedPlace:
         if self.place is None:
             raise NotPlainError("message: got a reference to rows or a function, expected plain data.")
         return self.place

@@ -27,6 +27,7 @@ FOLDER = ".places"
 _KEY, _CERTIFICATE, _TOKEN, _BROKER = "key.pem", "tls.pem", "token", "broker"
 _COORDINATOR, _PLACE = "coordinator.json", "place.json"
 _JOIN = "join"
+_WAYS_IN = "`siloflow place init ADDRESS` makes a coordinator, and `siloflow place join FILE` a place"
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Invitation:
 
 @dataclass(frozen=True)
 class Membership:
-    """A place's own end: where messages travel, and the only key that requests are believed of."""
+    """A place's own end: where messages travel, and the key that requests must be signed with."""
 
     place: str
     plane: Plane
@@ -52,7 +53,7 @@ class Membership:
 
 
 def set_up(root: Path, address: str) -> PublicKey:
-    """Make a project's folder a coordinator, whose messages travel over a plane at this address; return its key.
+    """Make a project's folder a coordinator, with messages over a plane at this address; return its key.
 
     UserError if it is one already, or is a place.
     """
@@ -93,6 +94,15 @@ def invite(root: Path, place: str) -> Invitation:
     return Invitation(place, address, PrivateKey.read(folder / _KEY).public.text, certificate, token)
 
 
+def write_invitation(root: Path, place: str) -> Path:
+    """Write the invitation of a new place into a file that its holder alone may read; see `invite`."""
+    path = root / FOLDER / f"{place}.invitation.json"
+    invitation = invite(root, place)
+    path.unlink(missing_ok=True)
+    write_secret(path, (json.dumps(asdict(invitation), indent=1) + "\n").encode())
+    return path
+
+
 def read_invitation(path: Path) -> Invitation:
     """Read the file of an invitation; UserError if it is none."""
     try:
@@ -101,28 +111,49 @@ def read_invitation(path: Path) -> Invitation:
         if not all(isinstance(value, str) for value in content.values()):
             raise TypeError("got a value that is no text")
         PublicKey.from_text(invitation.coordinator)
-    except (OSError, ValueError, TypeError, UserError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}), expected an invitation. Check its path.") from None
+    except (ValueError, TypeError, UserError):
         raise UserError(
-            f"{path}: got no invitation ({shown(str(error))}), expected one of `siloflow place invite`."
+            f"{path}: got no invitation, expected the whole file that `siloflow place invite` wrote."
         ) from None
     plain(invitation.place, f"{path}: place")
     return invitation
 
 
-def join(root: Path, invitation: Invitation) -> PublicKey:
-    """Make a project's folder the place of an invitation, and send its key to the coordinator; return that key."""
+def join(root: Path, invitation: Invitation, fingerprint: str) -> PublicKey:
+    """Make a project's folder the place of an invitation, and send its key to the coordinator; return that key.
+
+    A place that has joined may join again by a new invitation to the same name, and keeps its key.
+
+    Args:
+        root: The place's project.
+        invitation: What the coordinator sent.
+        fingerprint: Of the coordinator's key, as it was read on the telephone.
+
+    Raises:
+        UserError: If the invitation holds another key, or the folder has joined otherwise.
+    """
     folder = root / FOLDER
-    if (folder / _COORDINATOR).exists() or (folder / _PLACE).exists():
+    if not same_key(fingerprint, PublicKey.from_text(invitation.coordinator).fingerprint):
         raise UserError(
-            f"{folder}: got a folder that has joined or invites, expected a new one. Move it away to start again."
+            f"--key: got {shown(fingerprint)}, expected the key of the invitation. Let the coordinator read it again; if it "
+            "still differs, delete the file and get a new one over another channel."
+        )
+    kept = asdict(invitation)
+    record = {name: kept[name] for name in ("place", "address", "coordinator")}
+    if (folder / _COORDINATOR).exists() or ((folder / _PLACE).exists() and place_record(root) != record):
+        raise UserError(
+            f"{folder}: got a folder that has joined or invites, expected a new one, or an invitation to the same place. "
+            "Move it away to start again."
         )
     _make_folder(folder)
     if invitation.certificate:
         write_bytes(folder / _CERTIFICATE, invitation.certificate.encode())
+        (folder / _TOKEN).unlink(missing_ok=True)
         write_secret(folder / _TOKEN, invitation.token.encode())
-    key = PrivateKey.create(folder / _KEY)
-    kept = asdict(invitation)
-    _write(folder / _PLACE, {name: kept[name] for name in ("place", "address", "coordinator")})
+    key = PrivateKey.read(folder / _KEY) if (folder / _KEY).exists() else PrivateKey.create(folder / _KEY)
+    _write(folder / _PLACE, record)
     send_key(root)
     return key.public
 
@@ -156,8 +187,8 @@ def accept(root: Path, place: str, fingerprint: str, wait: float = 5.0) -> None:
             f"place {place}: got a key of another fingerprint, expected {shown(fingerprint)}. Another may have sent it: "
             "let the owner run `siloflow place join` again, and read the fingerprint aloud once more."
         )
-    plane.drop(found[0])
     _write(root / FOLDER / _COORDINATOR, {**content, "places": {**content["places"], place: key.text}})
+    plane.drop(found[0])
 
 
 def revoke(root: Path, place: str) -> None:
@@ -240,7 +271,6 @@ def open_sessions(root: Path) -> Iterator[dict[str, CoordinatorSession]]:
 class BrokerFiles:
     """Where a coordinator's broker serves, and from what."""
 
-    host: str
     port: int
     folder: Path
     certificate: Path
@@ -252,10 +282,8 @@ def broker_files(root: Path) -> BrokerFiles:
     address, folder = _coordinator(root)["address"], root / FOLDER
     if not _is_broker(address):
         raise UserError(f"{address}: got a folder or bucket, which needs no broker, expected https://HOST:PORT.")
-    host, _, port = address.removeprefix("https://").rpartition(":")
-    return BrokerFiles(
-        host.strip("[]"), int(port), folder / _BROKER, folder / _CERTIFICATE, folder / _BROKER / "tls.key"
-    )
+    port = int(address.rpartition(":")[2])
+    return BrokerFiles(port, folder / _BROKER, folder / _CERTIFICATE, folder / _BROKER / "tls.key")
 
 
 def _make_folder(folder: Path) -> None:
@@ -267,7 +295,7 @@ def _is_broker(address: str) -> bool:
     if not address.startswith("https://"):
         return False
     host, colon, port = address.removeprefix("https://").rpartition(":")
-    if not (host and colon and port.isdecimal()):
+    if not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
         raise UserError(
             f"{shown(address)}: got no host and port, expected https://HOST:PORT, a folder or s3://BUCKET/FOLDER."
         )
@@ -282,7 +310,10 @@ def _plane(root: Path, address: str) -> Plane:
 
 
 def _coordinator(root: Path) -> dict[str, Any]:
-    return _read(root / FOLDER / _COORDINATOR, "`siloflow place init ADDRESS` makes it")
+    return _read(
+        root / FOLDER / _COORDINATOR,
+        _WAYS_IN,
+    )
 
 
 def _read(path: Path, way_out: str) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from typing import Any
 from silos.errors import UserError
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, to_bytes, to_json
 from silos.storage.places import merge_parts
-from tasks.places.sessions import CoordinatorSession
+from tasks.places.sessions import CoordinatorSession, PlaceFailedError
 from tasks.remote.answer_steps import read_answer
 from tasks.remote.enrolment import coordinator_address, is_place, open_sessions, own_key, place_record, places_of
 from tasks.remote.serve_place import PART, STATUS, PartOfData
 from tasks.tracking.result_types.place_results import PlaceState, PlaceStatus
 
-PATIENCE = 60.0
+LISTING_PATIENCE = 60.0
 """Seconds in which a place answers what it holds."""
 
 
@@ -29,7 +29,7 @@ def write_listing(
         folder: A new folder.
         name: The name of the data.
         recipe: The coordinator's section `data`.
-        common: The file of the common rows, if places have some; everyone has a copy of them.
+        common: The file of the common rows, if places have some; each place has a copy of them.
 
     Raises:
         UserError: If a place does not answer, or parts do not fit together.
@@ -59,7 +59,7 @@ def status_of(root: Path) -> PlaceStatus:
     """Return this end's name and key; of a coordinator, also what each place answers."""
     if is_place(root):
         record = place_record(root)
-        name, address, places = f"place {record['place']}", record["address"], list[PlaceState]()
+        name, address, places = record["place"], record["address"], list[PlaceState]()
     else:
         name, address, joined = "coordinator", coordinator_address(root), places_of(root)
         answers = ask_states(root) if any(joined.values()) else {}
@@ -90,7 +90,7 @@ def ask_states(root: Path, patience: float = 5.0) -> dict[str, str]:
 def _state(place: str, session: CoordinatorSession, patience: float) -> str:
     try:
         state: str = read_answer(session.ask(STATUS, b"", patience), str, place)
-    except UserError as error:
+    except (UserError, PlaceFailedError, ValueError, TypeError) as error:
         return str(error)
     return state
 
@@ -98,7 +98,7 @@ def _state(place: str, session: CoordinatorSession, patience: float) -> str:
 def _ask_all(sessions: Mapping[str, CoordinatorSession], subject: str, returned: object) -> list[Any]:
     def ask(item: tuple[str, CoordinatorSession]) -> Any:
         place, session = item
-        return read_answer(session.ask(subject, b"", PATIENCE), returned, place)
+        return read_answer(session.ask(subject, b"", LISTING_PATIENCE), returned, place)
 
     with ThreadPoolExecutor(len(sessions)) as threads:
         return list(threads.map(ask, sessions.items()))

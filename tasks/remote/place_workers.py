@@ -14,14 +14,15 @@ from silos.errors import UserError, shown, some
 from tasks.execution.prefect_tasks import OpaqueArgument
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
 from tasks.messages.message_policy import Message
+from tasks.places.sessions import PlaceAwayError
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack
 from tasks.remote.enrolment import open_sessions
 from tasks.remote.serve_place import KEEP
 from tasks.remote.step_list import returned_by
 
-PATIENCE = 600.0
-"""Seconds in which a place answers a step; after that the run ends, and `--resume` continues it."""
+STEP_PATIENCE, KEEP_PATIENCE = 600.0, 60.0
+"""Seconds in which a place answers a step, after which the run ends and `--resume` continues it; and in which it deletes."""
 
 Ask = Callable[[str, bytes], bytes]
 """Sends a place the name of a step and its arguments, and returns the answer."""
@@ -41,6 +42,7 @@ class PlaceWorkers(Workers):
         self._context = open_sessions(root)
         self._sessions = self._context.__enter__()
         super().__init__(len(self._sessions), say)
+        self._ran: set[str] = set()
 
     def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
         """Run the task as `Workers.run` does; each call's cohort is of one place."""
@@ -48,17 +50,25 @@ class PlaceWorkers(Workers):
 
         @functools.wraps(task.fn)
         def send(*args: object, **options: object) -> Any:
-            return ask_place(self._asks, task.name, *_unwrapped(args, options))
+            args, options = _unwrapped(args, options)
+            if isinstance(args[0], Cohort):
+                self._ran.add(args[0].silos.only_place())
+            return ask_place(self._asks, task.name, args, options)
 
         remote.fn = send
         return super().run(remote, calls)
 
     def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
-        """Let each place delete its clients' private state of a section but that of these references."""
-        for place, ask in self._asks.items():
-            read_answer(
-                ask(KEEP, pack({"private": private, "section": section, "refs": tuple(sorted(refs))})), str, place
-            )
+        """Let each place that ran a step delete its clients' private state of a section but that of these references.
+
+        One that is away deletes it another time.
+        """
+        body = pack({"private": private, "section": section, "refs": tuple(sorted(refs))})
+        for place in sorted(self._ran):
+            try:
+                read_answer(self._sessions[place].ask(KEEP, body, KEEP_PATIENCE), str, place)
+            except PlaceAwayError as error:
+                self._say(f"{error} What its clients kept of earlier rounds stays there for now.")
 
     def close(self) -> None:
         """End the sessions, after which a place forgets their last answers."""
@@ -67,7 +77,7 @@ class PlaceWorkers(Workers):
 
     @property
     def _asks(self) -> dict[str, Ask]:
-        return {place: functools.partial(session.ask, wait=PATIENCE) for place, session in self._sessions.items()}
+        return {place: functools.partial(session.ask, wait=STEP_PATIENCE) for place, session in self._sessions.items()}
 
 
 def ask_place(
@@ -77,6 +87,11 @@ def ask_place(
     cohort = args[0]
     assert isinstance(cohort, Cohort), "a client step's first argument"
     place = cohort.silos.only_place()
+    if not place:
+        raise UserError(
+            "params.yaml: runner.kind: got places, expected threads, processes or dask for data whose rows lie here. Set it "
+            "so, or data.source to {kind: places}."
+        )
     if place not in asks:
         raise UserError(
             f"place {place!r}: got data of this place, which has not joined, expected one of "

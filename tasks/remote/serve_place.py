@@ -1,11 +1,10 @@
 """What a place answers: its part of the data without rows, steps on its rows, and which private state to keep."""
 
-import typing
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,14 +17,12 @@ from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, 
 from silos.storage.manifest import COLUMNS, read_manifest, to_json
 from silos.storage.places import described, part_digest
 from tasks.places.envelopes import Header
-from tasks.remote.answer_steps import answer, answer_step
-from tasks.remote.codec import Place, unpack_call
+from tasks.remote.answer_steps import answer, run_step
+from tasks.remote.codec import OpenedPlace, unpack_call
 from tasks.remote.step_list import client_steps, offered_functions
 
 PART, KEEP, STATUS = "part", "keep", "status"
 """The subjects that are no steps."""
-
-_ASKS_ITSELF = "tasks.diagnosis"  # its steps ask the owner's file for the command that they are told
 
 
 @dataclass(frozen=True)
@@ -49,42 +46,50 @@ class PlaceServer:
         data: The folder of the place's silos.
         store: The store of its silos, with the owner's file.
         working: Protects data/ from changes while a request is answered.
-        say: Receives a line a request.
+        note: Receives the subject of each request, and why it failed; nothing if it did not.
     """
 
     data: Path
     store: Path
     working: Callable[[], AbstractContextManager[None]]
-    say: Callable[[str], None]
+    note: Callable[[str, str], None]
 
     def respond(self, header: Header, body: bytes) -> bytes:
         """Return the encoded answer to an authentic request."""
-        self.say(header.subject)
-        with self.working():
-            if header.subject == PART:
-                return answer(self._part)
-            if header.subject == STATUS:
-                return answer(lambda: described(read_manifest(self.data)))
-            place = self.open()
-            if header.subject == KEEP:
-                return answer(lambda: self._keep(cast(Any, unpack_call(body, _KEEP_HINTS, place))))
-            return answer_step(header.subject, body, place, self._check)
+        faults: list[str] = []
+        content = answer(lambda: self._respond(header.subject, body), self.store.parents[1], faults.append)
+        self.note(header.subject, faults[0] if faults else "")
+        return content
 
-    def open(self) -> Place:
+    def open(self) -> OpenedPlace:
         """Open the place's rows and store by reference; rows are compared with the manifest when a step reads them."""
-        return Place(Silos.open(self.data, "at this place"), part_digest(self.data), self.store, offered_functions())
+        silos = Silos.open(self.data, "at this place")
+        return OpenedPlace(silos, part_digest(self.data), self.store, offered_functions())
+
+    def _respond(self, subject: str, body: bytes) -> object:
+        with self.working():
+            if subject == PART:
+                return self._part()
+            if subject == STATUS:
+                return described(read_manifest(self.data))
+            place = self.open()
+            if subject == KEEP:
+                return self._keep(**cast(Any, unpack_call(body, _KEEP, place)))
+            return run_step(subject, body, place, self._check)
 
     def _check(self, step: str, silos: Silos) -> None:
-        """Raise RefusalError if the owner's file does not allow a step that trains, scores or scales."""
-        if not client_steps()[step].fn.__module__.startswith(_ASKS_ITSELF):
+        """Raise RefusalError if the owner's file does not allow a step: those of a diagnosis, or those of training."""
+        if client_steps()[step].fn.__module__.startswith("tasks.diagnosis."):
+            check_command(self.store, "diagnose", silos.clients)
+        else:
             check_command(self.store, "run", silos.clients)
-            check_training(self.store, None, silos.rows("train").items())
+            check_training(self.store, None, silos.federated().rows("train").items())
 
-    def _keep(self, kept: "Kept") -> str:
-        """Delete the private state of a run that does not stay; RefusalError outside of a run's folder: ledgers are there."""
-        if Path(kept["private"].folder).parent.parent != self.store:
-            raise RefusalError(f"{kept['private'].folder}: got no folder of a run, expected one.")
-        kept["private"].keep(kept["section"], kept["refs"])
+    def _keep(self, private: ClientStore, section: str, refs: tuple[str, ...]) -> str:
+        """Delete the private state of a run that no reference names; RefusalError in other folders: ledgers are there."""
+        if Path(private.folder).parent.parent != self.store:
+            raise RefusalError(f"{private.folder}: got no folder of a run, expected one.")
+        private.keep(section, refs)
         return ""
 
     def _part(self) -> PartOfData:
@@ -103,15 +108,7 @@ class PlaceServer:
         )
 
 
-class Kept(TypedDict):
-    """Which private state of a run stays: of a section, what these references name."""
-
-    private: ClientStore
-    section: str
-    refs: tuple[str, ...]
-
-
-_KEEP_HINTS = typing.get_type_hints(Kept)
+_KEEP: Mapping[str, object] = {"private": ClientStore, "section": str, "refs": tuple[str, ...]}
 
 
 def _bytes(content: bytes) -> Tensor:

@@ -137,6 +137,7 @@ def test_a_place_that_was_killed_continues_with_the_same_bits(federation: Any, c
     while running.poll() is None and len([*(federation.home / "south" / "private").rglob("*.safetensors")]) == before:
         time.sleep(0.02)
     os.kill(federation.serving["south"].pid, signal.SIGKILL)
+    assert running.poll() is None
     federation.serving["south"].wait(60)
     federation.serve("south")
     out, _ = running.communicate(timeout=600)

@@ -3,6 +3,7 @@
 import logging
 import typing
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.project.project import Project
@@ -22,16 +23,24 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
 
     Args:
         project: The place's own project, with partitioned data.
-        say: Receives a line at the start, and one for each request that is refused.
+        say: Receives a line at the start, and one for each request that fails; .places/requests.log has all.
     """
     membership = open_membership(project.root)
     silos = project.silos
     if silos.manifest.places:
         raise UserError(f"data/{project.params.data.name}: got data of other places, expected rows of this one.")
+    log = membership.sessions.with_name("requests.log")
+
+    def note(subject: str, fault: str) -> None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S} {subject}: {fault or 'answered'}\n")
+        if fault:
+            say(f"{subject}: {fault}")
+
     server = PlaceServer(
-        Path(silos.folder), Path(project.ledgers.folder), lambda: project.data.working("place serve"), _log.debug
+        Path(silos.folder), Path(project.ledgers.folder), lambda: project.data.working("place serve"), note
     )
-    _print_refusals(say)
+    _print_warnings(say)
     say(f"serving {len(silos.clients):,} silos as {membership.place}; ctrl-C ends it, and the coordinator waits")
     PlaceSessions(
         membership.plane,
@@ -70,20 +79,18 @@ def describe_place(project: Project) -> PlaceDescription:
     }
 
 
-_log = logging.getLogger(__name__)
-
-
 def _messages(hint: object) -> list[type]:
     """Return the classes that a step's return type names."""
     inner = typing.get_args(hint)
     return [kind for part in inner for kind in _messages(part)] if inner else [typing.cast(type, hint)]
 
 
-def _print_refusals(say: Callable[[str], None]) -> None:
-    """Let what sessions log, such as refused requests and a plane that is away, reach the terminal."""
+def _print_warnings(say: Callable[[str], None]) -> None:
+    """Let what is logged, such as messages that are not signed and a plane that is away, reach the terminal."""
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say(record.getMessage())
+            say(self.format(record))
 
-    logging.getLogger("tasks.places").addHandler(Lines(logging.WARNING))
+    for name in ("tasks.places", "tasks.remote"):
+        logging.getLogger(name).addHandler(Lines(logging.WARNING))

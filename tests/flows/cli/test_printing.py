@@ -95,7 +95,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "ends": (
         {
-            **{"role": "coordinator", "name": EVIL, "address": EVIL, "fingerprint": EVIL},
+            **{"role": "place", "name": EVIL, "address": EVIL, "fingerprint": EVIL},
             "places": [{"place": EVIL, "joined": True, "answer": EVIL}],
         },
         5,

@@ -187,7 +187,7 @@ def test_a_public_key_has_a_text_and_a_fingerprint(tmp_path):
     first, second = (PrivateKey.create(tmp_path / f"{n}.pem").public for n in "ab")
     assert PublicKey.from_text(f" {first.text}\n") == first != second
     assert len(first.text) == 44
-    groups = first.fingerprint.split(" ")
+    groups = first.fingerprint.split("-")
     assert [len(g) for g in groups] == [4] * 8
     assert int("".join(groups), 16) >= 0
     assert first.fingerprint == PublicKey.from_text(first.text).fingerprint != second.fingerprint

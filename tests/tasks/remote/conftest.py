@@ -10,12 +10,19 @@ import pytest
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.privacy.owner_file import make_store
+from silos.privacy.secret import REGISTER, cell_secret
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, read_manifest, to_bytes, to_json
 from silos.storage.places import cut_part, file_at, merge_parts, part_digest
-from tasks.remote.answer_steps import answer_step
-from tasks.remote.codec import Place
+from tasks.remote.answer_steps import answer, run_step
+from tasks.remote.codec import OpenedPlace
 from tasks.remote.place_workers import ask_place
 from tasks.remote.step_list import offered_functions
+
+
+def share_secret(home: Path, private: Path) -> None:
+    """Give a store the secret that all of a test share: hashes of what clients keep are keyed with it."""
+    cell_secret(home / "shared")
+    shutil.copytree(home / "shared" / REGISTER, private / REGISTER, dirs_exist_ok=True)
 
 
 @dataclass
@@ -24,13 +31,13 @@ class Separate:
 
     together: Silos
     listed: Silos
-    places: Mapping[str, Place]
+    places: Mapping[str, OpenedPlace]
     asked: list[tuple[str, str, bytes]] = field(default_factory=list)
 
     def ask(self, place: str) -> Callable[[str, bytes], bytes]:
         def send(step: str, content: bytes) -> bytes:
             self.asked.append((place, step, content))
-            return answer_step(step, content, self.places[place])
+            return answer(lambda: run_step(step, content, self.places[place]))
 
         return send
 
@@ -64,6 +71,7 @@ def separate(tmp_path: Path) -> Callable[[Silos, Sequence[Sequence[str]]], Separ
         for folder, names in zip(folders.values(), clients, strict=True):
             cut_part(whole, folder / "data", names)
             make_store(folder / "private" / "store")
+            share_secret(tmp_path, folder / "private")
         merged = merge_parts(
             "merged",
             {},
@@ -82,7 +90,7 @@ def separate(tmp_path: Path) -> Callable[[Silos, Sequence[Sequence[str]]], Separ
         version = f"{tmp_path.name}-{len(clients)}"
         together, listed = (Silos.open(root / name / "data", version) for name in ("together", "coordinator"))
         places = {
-            place: Place(
+            place: OpenedPlace(
                 Silos.open(folder / "data", version),
                 part_digest(folder / "data"),
                 folder / "private" / "store",
@@ -104,6 +112,7 @@ def at_places() -> type[PlacesRunner]:
 def stores(tmp_path: Path) -> Callable[[str], ClientStore]:
     def make(name: str) -> ClientStore:
         make_store(tmp_path / name / "private" / "store")
+        share_secret(tmp_path, tmp_path / name / "private")
         return ClientStore(str(tmp_path / name / "private" / "store"))
 
     return make

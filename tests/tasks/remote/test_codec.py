@@ -27,7 +27,7 @@ from silos.errors import DivergedError, RefusalError, UserError
 from tasks.messages.message_policy import Message
 from tasks.messages.round_messages import ClusterChoice, Update
 from tasks.regroup import prior_shift_fit, report_cluster_fit
-from tasks.remote.answer_steps import answer, answer_step, pack_call, read_answer
+from tasks.remote.answer_steps import answer, pack_call, read_answer, run_step
 from tasks.remote.codec import MOST_DEPTH, NotPlainError, alternatives, arms_of, field_hints, pack, unpack
 from tasks.remote.step_list import client_steps, offered_functions, parameters_of, returned_by
 
@@ -150,7 +150,7 @@ def test_a_place_refuses_what_the_signature_does_not_say(case, write_silos, sepa
     apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
     tree, sentence = WRONG[case]
     with pytest.raises(NotPlainError, match="place a: ") as error:
-        read_answer(answer_step("local_train", forged(tree), apart.places["a"]), list[Update], "a")
+        read_answer(answer(lambda: run_step("local_train", forged(tree), apart.places["a"])), list[Update], "a")
     assert sentence in str(error.value)
 
 
@@ -218,12 +218,15 @@ def test_functions_travel_by_name_from_the_list_alone(write_silos, separate):
 def test_an_unknown_step_and_errors_of_steps_arrive_typed(write_silos, separate):
     place = separate(write_silos(CLIENTS), [["oslo"], ["lyon", "rome"]]).places["a"]
     with pytest.raises(RefusalError, match="place a: system: got no step of this place's list"):
-        read_answer(answer_step("system", b"", place), list[Update], "a")
-    for kind in (RefusalError, DivergedError, UserError, ValueError):
+        read_answer(answer(lambda: run_step("system", b"", place)), list[Update], "a")
+    for kind in (RefusalError, DivergedError, UserError):
         with pytest.raises(kind, match="place a: because"):
             read_answer(answer(functools.partial(_raise, kind("because"))), list[Update], "a")
-    with pytest.raises(RuntimeError, match="disk"):
-        read_answer(answer(functools.partial(_raise, OSError("disk"))), list[Update], "a")
+    for error, kind in ((OSError("Jane"), RuntimeError), (ValueError("Jane"), ValueError)):
+        sent = answer(functools.partial(_raise, error))
+        assert b"Jane" not in sent, "it may be a value of a row"
+        with pytest.raises(kind, match=f"place a: {type(error).__name__}; the place's own screen says where"):
+            read_answer(sent, list[Update], "a")
 
 
 def test_a_message_of_another_type_than_the_steps_is_refused_by_the_coordinator():

@@ -23,7 +23,7 @@ from tasks.local_train import local_train
 from tasks.places.sessions import PlaceSessions
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack
-from tasks.remote.enrolment import accept, invite, join, open_membership, open_sessions, set_up
+from tasks.remote.enrolment import accept, invite, join, open_membership, open_sessions, own_key, set_up
 from tasks.remote.gather_parts import ask_states, write_listing
 from tasks.remote.place_workers import PlaceWorkers, ask_place
 from tasks.remote.serve_place import KEEP, PART, PlaceServer
@@ -44,9 +44,9 @@ def federation(write_silos, separate, tmp_path):
     for place, opened in apart.places.items():
         home = tmp_path / f"home-{place}"
         home.mkdir()
-        accept(root, place, join(home, invite(root, place)).fingerprint)
+        accept(root, place, join(home, invite(root, place), own_key(root).fingerprint).fingerprint)
         own = open_membership(home)
-        server = PlaceServer(Path(opened.silos.folder), opened.store, nullcontext, lambda _: None)
+        server = PlaceServer(Path(opened.silos.folder), opened.store, nullcontext, lambda *_: None)
         sessions = PlaceSessions(own.plane, own.key, place, own.coordinator, own.sessions, server.respond)
 
         def serve(sessions=sessions):
@@ -72,7 +72,9 @@ def test_the_coordinator_lists_what_places_hold_and_what_owners_allow(federation
     file.write_text(file.read_text().replace("methods: all", "methods: [fedavg]"))
     silos, manifest, policies = listing(root, apart)
     assert silos.clients == ("lyon", "oslo", "rome")
-    assert {place: part.part for place, part in manifest.places.items()} == {p: o.part for p, o in apart.places.items()}
+    assert {place: part.digest for place, part in manifest.places.items()} == {
+        p: o.part for p, o in apart.places.items()
+    }
     assert policies == {"rome": {"methods": ("fedavg",)}}
     assert {path.name for path in Path(silos.folder).iterdir()} == {"manifest.json", "manifest.safetensors"}
     assert ask_states(root) == {"a": "2 silos of 32 rows", "b": "1 silo of 16 rows"}
