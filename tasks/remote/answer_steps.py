@@ -85,6 +85,5 @@ def read_answer(content: bytes, returned: object, place: str) -> Any:
     found = unpack(content, tuple[Literal["done"], returned] | tuple[Literal["failed"], str, str])  # type: ignore[valid-type]
     if found[0] == _DONE:
         return found[1]
-    not_repeated = {kind.__name__: kind for kind in _NOT_REPEATED}
-    kind = _SENTENCES.get(found[1]) or not_repeated.get(found[1], PlaceFailedError)
-    raise kind(f"place {place}: {found[2]}")
+    kinds: Mapping[str, type[Exception]] = {**_SENTENCES, **{kind.__name__: kind for kind in _NOT_REPEATED}}
+    raise kinds.get(found[1], PlaceFailedError)(f"place {place}: {found[2]}")
