@@ -68,12 +68,13 @@ class Silos:
         Raises:
             UserError: If a file changed, is damaged or is missing.
         """
-        self.must_be_here()
+        indices = [self.index(client) for client in clients]
+        if indices:
+            self.must_be_here()
         for file in (MANIFEST, COLUMNS):
             _check_hash(self.folder, self.version, file, self.hashes.get(file))
         if common:
             _check_hash(self.folder, self.version, COMMON, self.hashes.get(COMMON), ", with the rows of all clients,")
-        indices = [self.index(client) for client in clients]
         mismatch = self._loaded[1].first_mismatch(
             Path(self.folder), self._table_indices if self.pooled and indices else self._table_indices[indices]
         )

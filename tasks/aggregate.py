@@ -3,16 +3,18 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from models.client_model import Model
+from models.networks.network import Network
+from models.prng import Sketch
 from models.server_state import Weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from silos.errors import UserError
+from silos.errors import RefusalError, UserError, shown
 from tasks.execution.load_client_data import load_stacks
 from tasks.execution.prefect_tasks import server_step, step
 from tasks.local_train import shares_of, weighted_sum
@@ -131,6 +133,16 @@ def _center(weights: Tensor, factors: Tensor, robust: Aggregation) -> Tensor:
     return weights.sort(0).values[left_out : len(weights) - left_out].mean(0)
 
 
+def _check_weights(network: Network, weights: Weights) -> None:
+    """Raise RefusalError unless these are weights of the network: clients also keep outcomes and statistics of rows."""
+    expected = network.init(cast(Tensor, Sketch()))
+    for name, tensor in weights.items():
+        if name not in expected or tensor.shape[1:] != expected[name].shape:
+            raise RefusalError(
+                f"{shown(name)}: got a tensor that is no weight of the network, which clients do not send."
+            )
+
+
 @step
 def send_weights(
     cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu", shares: Mapping[str, float] | None = None
@@ -149,6 +161,7 @@ def send_weights(
     """
     messages = []
     for stack, rows, weights, _ in load_stacks(cohort, model, private, "train", device):
+        _check_weights(model.network, weights)
         counts, clients = rows.counts.cpu(), slice(len(stack.clients))
         share = None if shares is None else shares_of(stack.clients, shares, len(counts))
         sums = {name: weighted_sum(w.cpu(), counts if share is None else share) for name, w in weights.items()}

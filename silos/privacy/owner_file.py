@@ -113,7 +113,7 @@ def copy_policies(folder: Path, policies: Mapping[str, Mapping[str, Any]]) -> No
     """Write down what the owners of silos at other places allow, by silo; each place decides by its own file."""
     (folder / OPENED).mkdir(parents=True, exist_ok=True)
     head = "# A copy: each place decides by its owner's file, and `siloflow partition` copies it again.\n"
-    write_bytes(folder / OWNER_FILE, f"{head}silos: {json.dumps(policies)}\n".encode())
+    write_bytes(folder / OWNER_FILE, f"{head}silos: {json.dumps(policies, ensure_ascii=False)}\n".encode())
 
 
 def _section(data: DataParams | None) -> str:
@@ -238,7 +238,7 @@ def least_rows_of(folder: Path, clients: Collection[str]) -> tuple[int, int]:
     return min(least), max(least)
 
 
-_RUN_DEPTH = 2  # private/<data.name>/<experiment>/<seed>
+_RUN_DEPTH = 3  # private/<data.name>/of-coordinator/<experiment>/<seed>, at a place
 
 
 def check_named_silos(folder: Path, silos: Collection[str]) -> None:

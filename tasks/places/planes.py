@@ -141,8 +141,14 @@ class FolderPlane:
             pause = min(1.5 * pause, self._long_pause if now - self._last > self._idle_after else self._pause)
 
     def drop(self, key: str) -> None:
+        path = self._path(check_key(key))
         with self._reached(), contextlib.suppress(FileNotFoundError):
-            self._files.rm_file(self._path(check_key(key)))
+            if not (self._is_local and self._leads_away(path)):
+                self._files.rm_file(path)
+
+    def _leads_away(self, path: str) -> bool:
+        """Return whether a link leads out of the folder: another user of it would have files read and deleted."""
+        return Path(path).resolve() != Path(self._root).resolve() / Path(path).relative_to(self._root)
 
     def _first(self, prefix: str) -> tuple[str, bytes] | None:
         folder, _, start = prefix.rpartition("/")
@@ -169,7 +175,7 @@ class FolderPlane:
         return f"{self._root}/{key}"
 
     def _read(self, path: str, most: int) -> bytes | None:
-        if self._is_local and not Path(path).is_file():  # to open a pipe would wait
+        if self._is_local and (not Path(path).is_file() or self._leads_away(path)):  # to open a pipe would wait
             return None
         try:
             with self._files.open(path, "rb") as file:

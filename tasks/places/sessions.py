@@ -222,13 +222,13 @@ class _Session:
     """What a place stores of a session.
 
     Attributes:
-        opened: rises from session to session.
+        used: rises from request to request, so that the session that was used longest ago is forgotten first.
         nonce: the place's random name of it.
         number: the request that is or was carried out last.
         digest: the sha256 of that request.
     """
 
-    opened: int
+    used: int
     nonce: str
     number: int
     digest: str
@@ -356,13 +356,13 @@ class PlaceSessions:
 
     def _store(self, header: Header, digest: str, session: _Session | None) -> _Session:
         """Write down the request before it is carried out, and delete the answer before it."""
+        used = max((s.used for s in self._sessions.values()), default=0) + 1
         if session is None:
             while len(self._sessions) >= _MOST_SESSIONS:
-                self._forget(min(self._sessions, key=lambda name: self._sessions[name].opened))
-            opened = max((s.opened for s in self._sessions.values()), default=0) + 1
-            session = _Session(opened, secrets.token_hex(16), header.number, digest)
+                self._forget(min(self._sessions, key=lambda name: self._sessions[name].used))
+            session = _Session(used, secrets.token_hex(16), header.number, digest)
         else:
-            session = replace(session, number=header.number, digest=digest)
+            session = replace(session, used=used, number=header.number, digest=digest)
         folder = self._folder / header.session
         write_bytes(folder / "state.json", json.dumps(asdict(session)).encode())
         sync_folder(self._folder)

@@ -31,9 +31,11 @@ def pack_call(step: str, args: tuple[object, ...], options: Mapping[str, object]
     return pack(dict(bound.arguments), offered_functions())
 
 
-def run_step(
-    step: str, content: bytes, place: OpenedPlace, check: Callable[[str, Silos], None] = lambda *_: None
-) -> object:
+Check = Callable[[str, Silos, Mapping[str, object]], None]
+"""Raises RefusalError for a step, its silos and its arguments that the owner does not allow."""
+
+
+def run_step(step: str, content: bytes, place: OpenedPlace, check: Check = lambda *_: None) -> object:
     """Run a step at this place; return its messages.
 
     Args:
@@ -52,7 +54,7 @@ def run_step(
     cohort = arguments.get("cohort")
     if not isinstance(cohort, Cohort):
         raise NotPlainError("cohort: got none, expected one.")
-    check(step, cohort.silos)
+    check(step, cohort.silos, arguments)
     return client_steps()[step].fn(**arguments)
 
 
@@ -86,4 +88,5 @@ def read_answer(content: bytes, returned: object, place: str) -> Any:
     if found[0] == _DONE:
         return found[1]
     kinds: Mapping[str, type[Exception]] = {**_SENTENCES, **{kind.__name__: kind for kind in _NOT_REPEATED}}
-    raise kinds.get(found[1], PlaceFailedError)(f"place {place}: {found[2]}")
+    sentence = "".join(letter if letter.isprintable() else "?" for letter in found[2])
+    raise kinds.get(found[1], PlaceFailedError)(f"place {place}: {shown(sentence, MOST_TEXT)}")

@@ -33,6 +33,8 @@ from silos.standardizer import Standardization
 
 MOST_DEPTH = 24  # of nested values
 MOST_NAMES = 2  # folders of a client store's name: a run's below those of its set, where the owner's file is found
+RUNS = "of-coordinator"  # below a place's store: runs of its own lie beside it
+MOST_CLIENTS = 2**16  # of a stack
 _PRIVATE = "private"
 _PACKAGES = ("models", "silos", "tasks")  # of the classes that travel
 
@@ -323,7 +325,8 @@ class _Decoder:
             return _OTHER
         if not all(isinstance(name, str) and is_plain(name) for name in names):
             raise NotPlainError(f"{where}: got {shown(repr(names))}, expected plain names of folders.")
-        return ClientStore(str(self.opened().store.joinpath(*names)))
+        store = self.opened().store
+        return ClientStore(str(store.joinpath(RUNS, *names) if names else store))
 
     def function(self, tree: dict[str, Any], arm: object, where: str, depth: int) -> object:
         if (typing.get_origin(arm) or arm) is not Callable:
@@ -352,7 +355,7 @@ class _Decoder:
         silos, listed = self._open_silos(tree["cohort"], where), tree["cohort"].get("stacks")
         stacks = cast(list[tuple[list[str], int]], self.value({"list": _tuples(listed)}, list[_STACK], where, depth))
         for clients, size in stacks:
-            if not 0 < len(clients) <= size <= max(len(silos.clients), 1) * 64 or set(clients) - set(silos.clients):
+            if not 0 < len(clients) <= size <= MOST_CLIENTS or set(clients) - set(silos.clients):
                 raise NotPlainError(f"{where}: got a stack of {len(clients)} clients of {size}, expected the cohort's.")
         return Cohort(silos, tuple(Stack(tuple(clients), size) for clients, size in stacks))
 
@@ -368,6 +371,8 @@ class _Decoder:
         clients = tuple(cast(list[str], self.value({"list": tree.get("clients")}, list[str], where, 1)))
         for client in clients:
             place.silos.index(client)
+        if len({*clients}) != len(clients):
+            raise NotPlainError(f"{where}: got a client twice, expected each once.")
         try:
             scaling = Standardization.from_json(cast(Any, tree.get("scaling")))
         except (TypeError, KeyError, ValueError, AttributeError):

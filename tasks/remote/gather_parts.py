@@ -1,12 +1,15 @@
 """Ask places for what they hold, and write the coordinator's data from it: names, counts and digests, but no row."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from silos.errors import UserError
+from pydantic import ValidationError
+
+from silos.errors import UserError, shown
+from silos.privacy.owner_file import Policy
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, to_bytes, to_json
 from silos.storage.places import merge_parts
 from tasks.places.sessions import CoordinatorSession, PlaceFailedError
@@ -52,7 +55,24 @@ def write_listing(
         (folder / COMMON).write_bytes(common.read_bytes())
     (folder / COLUMNS).write_bytes(to_bytes(manifest.clients))
     (folder / MANIFEST).write_bytes(to_json(manifest))
-    return manifest, {client: policy for part in parts.values() for client, policy in part.policies.items() if policy}
+    return manifest, {
+        client: policy for place, part in parts.items() for client, policy in _policies(place, part, manifest)
+    }
+
+
+def _policies(place: str, part: PartOfData, manifest: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what a place's owner allows of its own silos; UserError for what no owner's file can say."""
+    for client, policy in part.policies.items():
+        if client not in manifest.names or manifest.client(client).file not in manifest.places[place].files:
+            raise UserError(f"place {place}: got what the owner of {shown(client)} allows, expected its own silos.")
+        try:
+            checked = Policy.model_validate(policy)
+        except ValidationError:
+            raise UserError(
+                f"place {place}: {shown(client)}: got {shown(str(policy))}, expected an owner's keys."
+            ) from None
+        if content := checked.model_dump(mode="json", exclude_defaults=True):
+            yield client, content
 
 
 def status_of(root: Path) -> PlaceStatus:

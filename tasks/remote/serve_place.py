@@ -10,15 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.diagnosis.client_summaries.query import Query
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.errors import RefusalError, UserError
+from silos.errors import RefusalError, UserError, shown
 from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, read_owner_file
-from silos.storage.manifest import COLUMNS, read_manifest, to_json
+from silos.standardizer import NO_STANDARDIZATION
+from silos.storage.manifest import COLUMNS, read_manifest, schema_of, to_json
 from silos.storage.places import described, part_digest
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, run_step
-from tasks.remote.codec import OpenedPlace, unpack_call
+from tasks.remote.codec import RUNS, OpenedPlace, unpack_call
 from tasks.remote.step_list import client_steps, offered_functions
 
 PART, KEEP, STATUS = "part", "keep", "status"
@@ -77,18 +79,26 @@ class PlaceServer:
                 return self._keep(**cast(Any, unpack_call(body, _KEEP, place)))
             return run_step(subject, body, place, self._check)
 
-    def _check(self, step: str, silos: Silos) -> None:
-        """Raise RefusalError if the owner's file does not allow a step: those of a diagnosis, or those of training."""
-        if client_steps()[step].fn.__module__.startswith("tasks.diagnosis."):
+    def _check(self, step: str, silos: Silos, arguments: Mapping[str, object]) -> None:
+        """Raise RefusalError if the owner's file does not allow a step: those of a diagnosis, or those of training.
+
+        What silos report of their rows is of rows as they are, and in the features that they have.
+        """
+        is_report = client_steps()[step].fn.__module__.startswith("tasks.diagnosis.")
+        if (is_report or step == "report_moments") and silos.scaling != NO_STANDARDIZATION:
+            raise RefusalError(f"{step}: got rows that are scaled, expected rows as they are.")
+        if is_report:
             check_command(self.store, "diagnose", silos.clients)
+            _check_features(arguments, silos)
         else:
             check_command(self.store, "run", silos.clients)
             check_training(self.store, None, silos.federated().rows("train").items())
 
     def _keep(self, private: ClientStore, section: str, refs: tuple[str, ...]) -> str:
         """Delete the private state of a run that no reference names; RefusalError in other folders: ledgers are there."""
-        if Path(private.folder).parent.parent != self.store:
+        if Path(private.folder).parent.parent != self.store / RUNS:
             raise RefusalError(f"{private.folder}: got no folder of a run, expected one.")
+        check_command(self.store, "run", read_manifest(self.data).names)
         private.keep(section, refs)
         return ""
 
@@ -109,6 +119,20 @@ class PlaceServer:
 
 
 _KEEP: Mapping[str, object] = {"private": ClientStore, "section": str, "refs": tuple[str, ...]}
+
+
+def _check_features(arguments: Mapping[str, object], silos: Silos) -> None:
+    """Raise RefusalError for a question about other features than the silos have: bins are remembered by their names."""
+    schema = schema_of(silos.manifest)
+    for value in arguments.values():
+        query = value if isinstance(value, Query) else getattr(value, "query", None)
+        if isinstance(query, Query) and query.schema != schema.id:
+            raise RefusalError(
+                f"query: got the schema {shown(query.schema)}, expected {schema.id}, that of these silos."
+            )
+        names = list(query.layout.names) if isinstance(query, Query) and schema.features and not query.pictures else []
+        if names[: len(schema.features)] != [feature.name for feature in schema.features][: len(names)]:
+            raise RefusalError(f"query: got features {shown(str(names))}, expected those of these silos.")
 
 
 def _bytes(content: bytes) -> Tensor:

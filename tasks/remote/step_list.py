@@ -13,6 +13,7 @@ import tasks
 from tasks import regroup
 from tasks.execution.prefect_tasks import ClientStep
 
+_NOT_OFFERED = ("report_stats", "pooled_train")  # exact statistics without a ledger; rows of several silos
 _WITHOUT_STEPS = ("tasks.tracking", "tasks.execution", "tasks.places", "tasks.remote")
 
 
@@ -24,7 +25,7 @@ def client_steps() -> Mapping[str, ClientStep[Any]]:
         if module.name.startswith(_WITHOUT_STEPS):
             continue
         for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, ClientStep) and value.fn.__module__ == module.name:
+            if isinstance(value, ClientStep) and value.fn.__module__ == module.name and value.name not in _NOT_OFFERED:
                 assert value.name not in found, f"{value.name}: two steps have this name"
                 found[value.name] = value
     return MappingProxyType(found)

@@ -431,7 +431,7 @@ def test_what_a_place_stores_names_no_content_of_requests(talked):
     place, seen = talked
     state = json.loads(next((place.home / ".place-north").rglob("state.json")).read_bytes())
     assert state == {
-        "opened": 1,
+        "used": 4,
         "nonce": state["nonce"],
         "number": 3,
         "digest": hashlib.sha256(seen[-1][1]).hexdigest(),

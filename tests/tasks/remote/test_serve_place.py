@@ -2,13 +2,18 @@
 
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from models.client_model import Model
+from models.diagnosis.client_summaries.client_summary import Layout
+from models.diagnosis.client_summaries.query import Query
 from models.networks.mlp import MLP
 from models.prng import server_stream
+from models.server_state import ClientStateRefs
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD
@@ -16,13 +21,14 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE, policy_of
+from silos.standardizer import Standardization, Standardizer
 from silos.storage.manifest import read_manifest
 from silos.storage.places import part_digest
 from tasks.execution.task_runner import PrefectRunner
 from tasks.local_train import local_train
 from tasks.places.sessions import PlaceSessions
 from tasks.remote.answer_steps import pack_call, read_answer
-from tasks.remote.codec import pack
+from tasks.remote.codec import RUNS, pack
 from tasks.remote.enrolment import accept, invite, join, open_membership, open_sessions, own_key, set_up
 from tasks.remote.gather_parts import ask_states, write_listing
 from tasks.remote.place_workers import PlaceWorkers, ask_place
@@ -75,7 +81,7 @@ def test_the_coordinator_lists_what_places_hold_and_what_owners_allow(federation
     assert {place: part.digest for place, part in manifest.places.items()} == {
         p: o.part for p, o in apart.places.items()
     }
-    assert policies == {"rome": {"methods": ("fedavg",)}}
+    assert policies == {"rome": {"methods": ["fedavg"]}}
     assert {path.name for path in Path(silos.folder).iterdir()} == {"manifest.json", "manifest.safetensors"}
     assert ask_states(root) == {"a": "2 silos of 32 rows", "b": "1 silo of 16 rows"}
 
@@ -89,7 +95,8 @@ def test_a_step_runs_at_places_as_a_prefect_task_and_what_is_not_kept_is_deleted
         sent = [message for cohort in runner.map_cohorts(local_train, calls(silos, private)) for message in cohort]
         assert [message.clients for message in sent] == [("lyon", "oslo"), ("rome",)]
         stored = {
-            place: sorted((opened.store / "set" / "run" / "own").glob("*")) for place, opened in apart.places.items()
+            place: sorted((opened.store / RUNS / "set" / "run" / "own").glob("*"))
+            for place, opened in apart.places.items()
         }
         assert {place: len(files) for place, files in stored.items()} == {"a": 1, "b": 1}
         assert not Path(private.folder).exists()
@@ -150,6 +157,34 @@ def test_a_coordinator_deletes_no_ledger_and_reads_no_path(federation):
         part = sessions["b"].ask(PART, b"", 30)
     assert file.exists()
     assert b"small.npz" not in part
+
+
+def test_outcomes_of_rows_are_not_sent_as_weights(write_silos, separate):
+    """An authentic coordinator would read rows: a model that names each value scores them, and the outcomes are "sent"."""
+    apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
+    cohort = Cohort(apart.listed.select(["rome"]), (Stack(("rome",), 1),))
+    network, private = MLP(5, (), 3), ClientStore("/x/private/all/set/run")
+    weights = network.init(server_stream(0, 0, "init"))
+    model = Model(network, weights, clients=("rome",))
+    asks, training = {"b": apart.ask("b")}, Training(CrossEntropy(), SGD(0.1), 1, 4)
+    options = {"training": training, "private": private, "splits": ("train",), "keep_outcomes": True}
+    (scores,) = ask_place(asks, "evaluate", (cohort, model), options)
+    stolen = replace(model, shared={}, personal=ClientStateRefs("outcomes", scores.outcomes))
+    with pytest.raises(RefusalError, match="no weight of the network, which clients do not send"):
+        ask_place(asks, "send_weights", (cohort, stolen), {"private": private})
+
+
+def test_a_diagnosis_of_other_features_or_scaled_rows_is_refused(write_silos, separate):
+    apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
+    place = apart.places["b"]
+    server = PlaceServer(Path(place.silos.folder), place.store, nullcontext, lambda *_: None)
+    query = Query("another", Layout(("x0",), (None,), np.zeros(1), np.ones(1), 4, 3))
+    with pytest.raises(RefusalError, match="got the schema another"):
+        server._check("report_summary", place.silos, {"query": query})
+    scaled = replace(place.silos, scaling=Standardization(inputs=Standardizer((0.0,) * 5, (2.0,) * 5)))
+    for step in ("report_summary", "report_moments"):
+        with pytest.raises(RefusalError, match="got rows that are scaled"):
+            server._check(step, scaled, {})
 
 
 def test_a_place_that_answers_for_anothers_client_is_not_believed(write_silos, separate):
