@@ -20,7 +20,15 @@ SOON = {"selective": {"local_rounds": 1}, "selective_authors": {"local_rounds": 
 BUNDLED = PluginFiles(Path()).load([])
 
 
-@pytest.mark.parametrize("method", [name for name in method_names(BUNDLED) if name != "pooled"])
+FEW = ("conditional", "fedavg", "scaffold", "selective", "virtual")  # of each way in which messages and state travel
+METHODS = [
+    name if name in FEW else pytest.param(name, marks=pytest.mark.slow)
+    for name in method_names(BUNDLED)
+    if name != "pooled"
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_method_has_the_same_weights_and_scores(method, make_problem, separate, at_places, stores):
     page = find_method(method, BUNDLED)(**SOON.get(method, {}))
     setup = make_problem(CLIENTS)
