@@ -18,7 +18,7 @@ API = "http://127.0.0.1:1/api"
 class Sending(Workers):
     """Keeps what a runner of Prefect's would send to another process."""
 
-    is_remote = True
+    is_remote = is_pickled = True
 
     def __init__(self) -> None:
         super().__init__(1, print)
