@@ -35,12 +35,10 @@ def init(
     Example: siloflow place init https://fl.example.org:8440
     """
     with Session(json) as session:
-        from tasks.remote.enrolment import coordinator_address, set_up
+        from tasks.remote.enrolment import set_up
 
         key = set_up(session.root, address)
-        address = coordinator_address(session.root)
-        answer: PlaceKey = {"place": None, "address": address, "fingerprint": key.fingerprint, "file": None}
-        session.print_result(answer, print_coordinator)
+        session.print_result(_key_of(session, fingerprint=key.fingerprint), print_coordinator)
 
 
 def print_coordinator(answer: "PlaceKey", console: "PlainConsole") -> None:
@@ -80,15 +78,11 @@ def invite(name: Name, json: Json = False) -> None:
     Example: siloflow place invite north
     """
     with Session(json) as session:
-        from tasks.remote.enrolment import coordinator_address, own_key, write_invitation
+        from tasks.remote.enrolment import own_key, write_invitation
 
         path = write_invitation(session.root, name)
-        answer: PlaceKey = {
-            "place": name,
-            "address": coordinator_address(session.root),
-            "fingerprint": own_key(session.root).fingerprint,
-            "file": str(path.relative_to(session.root)),
-        }
+        file = str(path.relative_to(session.root))
+        answer = _key_of(session, name, own_key(session.root).fingerprint, file)
         session.print_result(answer, print_invitation)
 
 
@@ -154,16 +148,8 @@ def accept(
     """
     with Session(json) as session:
         from tasks.remote.enrolment import accept as accept_place
-        from tasks.remote.enrolment import coordinator_address, places_of
 
-        accept_place(session.root, name, key)
-        public = places_of(session.root)[name]
-        answer: PlaceKey = {
-            "place": name,
-            "address": coordinator_address(session.root),
-            "fingerprint": None if public is None else public.fingerprint,
-            "file": None,
-        }
+        answer = _key_of(session, name, accept_place(session.root, name, key).fingerprint)
         session.print_result(answer, print_accepted)
 
 
@@ -181,17 +167,10 @@ def revoke(name: Name, json: Json = False) -> None:
     Example: siloflow place revoke north
     """
     with Session(json) as session:
-        from tasks.remote.enrolment import coordinator_address
         from tasks.remote.enrolment import revoke as revoke_place
 
         revoke_place(session.root, name)
-        answer: PlaceKey = {
-            "place": name,
-            "address": coordinator_address(session.root),
-            "fingerprint": None,
-            "file": None,
-        }
-        session.print_result(answer, print_revoked)
+        session.print_result(_key_of(session, name), print_revoked)
 
 
 def print_revoked(answer: "PlaceKey", console: "PlainConsole") -> None:
@@ -267,3 +246,13 @@ def print_ends(answer: "PlaceStatus", console: "PlainConsole") -> None:
         console.print(f"{place['place']}: {place['answer']}")
     if answer["role"] == "coordinator" and not answer["places"]:
         console.print("no place was invited; `siloflow place invite NAME` begins it")
+
+
+def _key_of(
+    session: Session, place: str | None = None, fingerprint: str | None = None, file: str | None = None
+) -> "PlaceKey":
+    """Return what a coordinator did about a place, or about itself."""
+    from tasks.remote.enrolment import coordinator_address
+
+    address = coordinator_address(session.root)
+    return {"place": place, "address": address, "fingerprint": fingerprint, "file": file}

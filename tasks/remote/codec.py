@@ -33,7 +33,7 @@ from silos.standardizer import Standardization
 
 MOST_DEPTH = 24  # of nested values
 MOST_NAMES = 2  # folders of a client store's name: a run's below those of its set, where the owner's file is found
-RUNS = "of-coordinator"  # below a place's store: runs of its own lie beside it
+RUNS = "of-coordinator"  # below a place's store: runs of its own lie elsewhere in the store
 MOST_CLIENTS = 2**16  # of a stack
 _PRIVATE = "private"
 _PACKAGES = ("models", "silos", "tasks")  # of the classes that travel

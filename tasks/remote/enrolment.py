@@ -164,8 +164,8 @@ def send_key(root: Path) -> None:
     membership.plane.put(f"from/{membership.place}/{_JOIN}", membership.key.public.text.encode())
 
 
-def accept(root: Path, place: str, fingerprint: str, wait: float = 5.0) -> None:
-    """Pin the key that a place has sent, if it has this fingerprint; UserError if none was sent, or another."""
+def accept(root: Path, place: str, fingerprint: str, wait: float = 5.0) -> PublicKey:
+    """Pin the key that a place has sent, if it has this fingerprint, and return it; UserError for none, or another."""
     content = _coordinator(root)
     if place not in content["places"]:
         raise UserError(
@@ -189,6 +189,7 @@ def accept(root: Path, place: str, fingerprint: str, wait: float = 5.0) -> None:
         )
     _write(root / FOLDER / _COORDINATOR, {**content, "places": {**content["places"], place: key.text}})
     plane.drop(found[0])
+    return key
 
 
 def revoke(root: Path, place: str) -> None:

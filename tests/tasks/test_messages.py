@@ -127,8 +127,8 @@ def test_a_message_of_a_page_counts_its_bytes_and_what_the_clients_were_sent(mak
     round = make_round(setup, stack=3)
     page = FedAvg()
     model = page.model(page.init(setup), setup)
-    told = round.map_clients(tell_one_number, model)
-    assert sorted(client for message in told for client in message.clients) == sorted(TRAIN)
+    reported = round.map_clients(tell_one_number, model)
+    assert sorted(client for message in reported for client in message.clients) == sorted(TRAIN)
     assert round.tally.bytes_up == 4 * len(TRAIN)
     assert round.tally.bytes_down == model.bytes_down * len(TRAIN)
     assert round.map_clients(tell_one_number, model, silos=setup.silos.select(())) == []
@@ -300,7 +300,7 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
         "update_site": (tilted, {**when, **visiting}),
         "remove_sites": (replace(plain, shared={}, context=alone.personal), {}),
     }
-    told = {
+    reported = {
         name: round.map_clients(task, asked[name][0], **asked[name][1])
         for name, task in steps(ClientStep).items()
         if name in asked
@@ -315,17 +315,17 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
     }
     for name, own in beside.items():
         cohorts = round.runner.map_cohorts(steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, *own))
-        told[name] = [message for cohort in cohorts for message in cohort]
+        reported[name] = [message for cohort in cohorts for message in cohort]
     constant = round.runner.map_cohorts(
         steps(ClientStep)["evaluate_constant"], cohort_calls(silos, 3, round.runner.workers, 1.0, round.private)
     )
-    told["evaluate_constant"] = [message for cohort in constant for message in cohort]
+    reported["evaluate_constant"] = [message for cohort in constant for message in cohort]
     for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
         options = {"private": round.private, "query": replace(asked_shift, layout=_layout(features))}
         cohorts = round.runner.map_cohorts(
             steps(ClientStep)["report_summary"], cohort_calls(silos, 3, round.runner.workers, **options)
         )
-        told[name] = [message for cohort in cohorts for message in cohort]
+        reported[name] = [message for cohort in cohorts for message in cohort]
     spent = round.runner.map_cohorts(
         steps(ClientStep)["report_summary"],
         cohort_calls(
@@ -335,22 +335,22 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
             **{**options, "query": replace(options["query"], rho=0.7)},
         ),
     )
-    told["report_summary with no budget"] = [message for cohort in spent for message in cohort]
+    reported["report_summary with no budget"] = [message for cohort in spent for message in cohort]
     pairs = PairQuery(replace(SHIFT, layout=_layout(features)), tuple(range(features)))
     cohorts = round.runner.map_cohorts(
         steps(ClientStep)["report_feature_pairs"], cohort_calls(silos, 3, round.runner.workers, round.private, pairs)
     )
-    told["report_feature_pairs"] = [message for cohort in cohorts for message in cohort]
+    reported["report_feature_pairs"] = [message for cohort in cohorts for message in cohort]
     cohorts = round.runner.map_cohorts(
         steps(ClientStep)["report_new_rows"],
         cohort_calls(
             silos, 3, round.runner.workers, round.private, before, pairs.query, verdict="guarded", readings=Readings()
         ),
     )
-    told["report_new_rows"] = [message for cohort in cohorts for message in cohort]
-    told |= _ask_for_second_look(round, silos, options["query"])
-    assert {name for name in told if " " not in name} == steps(ClientStep).keys() - {"common_batchnorm_statistics"}
-    return told
+    reported["report_new_rows"] = [message for cohort in cohorts for message in cohort]
+    reported |= _ask_for_second_look(round, silos, options["query"])
+    assert {name for name in reported if " " not in name} == steps(ClientStep).keys() - {"common_batchnorm_statistics"}
+    return reported
 
 
 def _ask_for_second_look(round, silos, question) -> dict[str, list[Any]]:
@@ -362,13 +362,13 @@ def _ask_for_second_look(round, silos, question) -> dict[str, list[Any]]:
     clients = silos.clients
     others = {client: {clients[at - 1]: weights} for at, client in enumerate(clients)}
     asked = {"report_models": {}, "report_predictions": {"models": others}}
-    told = {}
+    reported = {}
     for name, also in asked.items():
         cohorts = round.runner.map_cohorts(
             steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, round.private, design, **also)
         )
-        told[name] = [message for cohort in cohorts for message in cohort]
-    return told
+        reported[name] = [message for cohort in cohorts for message in cohort]
+    return reported
 
 
 def _layout(features: int) -> Layout:
@@ -380,7 +380,7 @@ SHIFT = Query("schema", _layout(5))
 
 
 def test_every_record_is_what_some_clients_step_answers(answers):
-    assert {type(message) for told in answers().values() for message in told} == set(message_types())
+    assert {type(message) for reported in answers().values() for message in reported} == set(message_types())
 
 
 def test_of_a_client_with_few_different_rows_nothing_as_large_as_a_row_leaves(answers):
@@ -395,9 +395,9 @@ def test_of_a_client_with_few_different_rows_nothing_as_large_as_a_row_leaves(an
 
 def test_what_is_few_numbers_of_a_client_is_so_whatever_its_rows(answers):
     small, large = answers(), answers(features=7, more=2)
-    for name, told in small.items():
+    for name, reported in small.items():
         answered = [
-            [m for m in of if not isinstance(m, Refusal)] for of in (told, large[name])
+            [m for m in of if not isinstance(m, Refusal)] for of in (reported, large[name])
         ]  # a refusal has no numbers
         for message, other in zip(*answered, strict=True):
             for field in [f for f, about in numbers_of(type(message)).items() if about.size == "few"]:
@@ -487,13 +487,13 @@ def large(answers: dict[str, list[Any]]) -> dict[str, list[Any]]:
     return {
         name: [
             (type(message).__name__, field, path, array.numpy(force=True).tobytes())  # as lists no NaN equals another
-            for message in told
+            for message in reported
             if not isinstance(message, NoisyCounts)  # whose noise stands in for rows, and is each private folder's own
             for field, about in numbers_of(type(message)).items()
             if about.size == "several"
             for path, array in arrays(getattr(message, field))
         ]
-        for name, told in answers.items()
+        for name, reported in answers.items()
     }
 
 

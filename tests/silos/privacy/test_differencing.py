@@ -51,7 +51,7 @@ def test_ten_copies_of_one_row_are_fewer_than_ten():
 
 
 def test_a_class_that_was_told_and_is_pooled_now_is_taken_out_of_the_pool():
-    """12 of a were told, and 11 others were pooled; now 9 of a are pooled with them. All of b is new."""
+    """12 of a were reported, and 11 others were pooled; now 9 of a are pooled with them. All of b is new."""
     a, others = numbers(12), numbers(11, 1000)
     before = of({"a": a, OTHER: others, "b": numbers(50, 2000)})
     after = of({OTHER: np.concatenate([a[:9], others]), "b": numbers(50, 3000)})
@@ -83,7 +83,7 @@ def test_the_same_rows_leave_nothing_but_what_one_answer_tells():
 
 
 def test_a_hundred_classes_of_which_most_are_pooled_are_looked_at_in_a_moment():
-    """One row of a class that was told is missing from those that are pooled now."""
+    """One row of a class that was reported is missing from those that are pooled now."""
     classes = {str(at): numbers(12, 100 * at) for at in range(100)}
     pooled = np.concatenate([rows[at == "7" :] for at, rows in classes.items()])
     assert smallest_difference(of(classes), of({OTHER: pooled})) == 1
@@ -112,9 +112,9 @@ def numbers(count: int, start: int = 0) -> np.ndarray:
 def groups(rows: Mapping[str, list[int]], pooled: set[str]) -> dict[str, np.ndarray]:
     """Rows of a class have hashes of their own; those of pooled classes are in one group."""
     hashes = {name: np.array([100 * ord(name) + value for value in values], np.uint64) for name, values in rows.items()}
-    told = {name: array for name, array in hashes.items() if name not in pooled}
+    reported = {name: array for name, array in hashes.items() if name not in pooled}
     rest = [array for name, array in hashes.items() if name in pooled]
-    return told | ({OTHER: np.concatenate(rest)} if rest else {})
+    return reported | ({OTHER: np.concatenate(rest)} if rest else {})
 
 
 def least_of_all(before: Mapping[str, np.ndarray], after: Mapping[str, np.ndarray]) -> int:

@@ -1,4 +1,4 @@
-"""A client answers a question once, within its budget, and not where the difference to what it told would be a few rows."""
+"""A client answers a question once, within its budget, and not where the difference to what it reported is a few rows."""
 
 import math
 import os
@@ -44,7 +44,7 @@ def never(draw: Draw) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def told(of_rows):
+def reported(of_rows):
     """Rows of one class by their numbers."""
     return lambda *chosen: of_rows({"oak": rows_at[list(chosen)]})
 
@@ -59,24 +59,24 @@ def files(ledger: Ledger) -> dict[str, Path]:
     return {path.name: path for path in Path(ledger.folder).rglob("*") if path.is_file()}
 
 
-def test_an_answer_without_noise_is_the_truth_and_is_remembered(ledger, told):
-    answer = ledger.answer("v1", "means", plain, values=told(*range(30)))
+def test_an_answer_without_noise_is_the_truth_and_is_remembered(ledger, reported):
+    answer = ledger.answer("v1", "means", plain, values=reported(*range(30)))
     assert same(answer, plain(np.random.default_rng))
     (entry,) = ledger.entries()
     assert (entry.version, entry.question, entry.rho, entry.bytes) == ("v1", "means", 0.0, 12 * 8 + 5 * 8)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", entry.when)
 
 
-def test_the_same_question_gets_the_same_bytes_and_costs_nothing(ledger, tmp_path, told):
+def test_the_same_question_gets_the_same_bytes_and_costs_nothing(ledger, tmp_path, reported):
     first = ledger.answer("v1", "counts", noisy, rho=0.3, budget=0.5)
     for again in (ledger, Ledger(str(tmp_path), "oslo"), pickle.loads(pickle.dumps(ledger))):
         assert same(again.answer("v1", "counts", never, rho=0.3, budget=0.5), first)
     assert len(ledger.entries()) == 1
-    quiet = ledger.answer("v1", "means", plain, values=told(*range(30)))
+    quiet = ledger.answer("v1", "means", plain, values=reported(*range(30)))
     assert same(ledger.answer("v1", "means", never), quiet)
 
 
-def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_version(ledger, told):
+def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_version(ledger, reported):
     ledger.answer("v1", "counts", noisy, rho=0.3, budget=0.5)
     with pytest.raises(UserError) as refused:
         ledger.answer("v2", "counts", never, rho=0.3, budget=0.5)
@@ -85,7 +85,7 @@ def test_another_question_is_refused_once_the_budget_is_spent_in_whatever_versio
         "Repeat an earlier query, lower rho to 0.2 or less, or let the client's owner raise budget in its owner.yaml."
     )
     ledger.answer("v2", "counts", noisy, rho=0.2, budget=0.5)
-    ledger.answer("v3", "means", plain, budget=0.5, values=told(*range(30)))
+    ledger.answer("v3", "means", plain, budget=0.5, values=reported(*range(30)))
     assert math.fsum(entry.rho for entry in ledger.entries()) == 0.5
 
 
@@ -146,10 +146,12 @@ def test_clients_of_whatever_name_have_a_ledger_of_their_own_inside_the_folder(c
 
 @pytest.mark.parametrize("change", ["added", "removed", "replaced"])
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 9, 10, 11])
-def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_without_noise(change, count, ledger, told):
-    ledger.answer("1111aaaa2222bbbb.dir", "means", plain, values=told(*range(40)))
+def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_without_noise(
+    change, count, ledger, reported
+):
+    ledger.answer("1111aaaa2222bbbb.dir", "means", plain, values=reported(*range(40)))
     chosen = {"added": range(40 + count), "removed": range(40 - count), "replaced": range(count, 40 + count)}[change]
-    rows = told(*chosen)
+    rows = reported(*chosen)
     if 0 < count < 10:
         with pytest.raises(UserError) as refused:
             ledger.answer("3333cccc4444dddd.dir", "means", never, values=rows)
@@ -168,9 +170,9 @@ def test_a_version_that_differs_by_one_to_nine_rows_of_a_class_is_refused_withou
 
 
 def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_another_kind_is_in_nobodys_way(
-    ledger, told
+    ledger, reported
 ):
-    rows, once = told(*range(40)), Kind("models", once="ask nothing")
+    rows, once = reported(*range(40)), Kind("models", once="ask nothing")
     first = ledger.answer("v1", "by weight", plain, values=rows, kind=once)
     for kind in (Kind(), Kind("means"), Kind("medians", once="ask no more")):
         ledger.answer("v1", "by height", plain, values=rows, kind=kind)
@@ -182,31 +184,31 @@ def test_of_a_kind_that_is_answered_once_a_version_answers_one_question_and_anot
     )
     assert len(ledger.entries()) == 4
     assert same(ledger.answer("v1", "by weight", never, values=rows, kind=once), first)
-    ledger.answer("v2", "by height", plain, values=told(*range(60)), kind=once)
+    ledger.answer("v2", "by height", plain, values=reported(*range(60)), kind=once)
 
 
-def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledger, told):
+def test_where_rows_differ_by_few_a_kind_s_own_group_and_way_out_are_named(ledger, reported):
     kind = Kind("models", "half of a class", "ask about fewer models")
-    ledger.answer("v1", "by weight", plain, values=told(*range(40)), kind=kind)
+    ledger.answer("v1", "by weight", plain, values=reported(*range(40)), kind=kind)
     with pytest.raises(
         UserError, match=r"fewer than 10 different rows of half of a class, .*\. Ask about fewer models\.$"
     ):
-        ledger.answer("v2", "by weight", never, values=told(*range(41)), kind=kind)
+        ledger.answer("v2", "by weight", never, values=reported(*range(41)), kind=kind)
 
 
-def test_every_version_told_before_counts_not_the_last_alone(ledger, told):
-    ledger.answer("v1", "means", plain, values=told(*range(40)))
-    ledger.answer("v2", "means", plain, values=told(*range(60)))
+def test_every_version_reported_before_counts_not_the_last_alone(ledger, reported):
+    ledger.answer("v1", "means", plain, values=reported(*range(40)))
+    ledger.answer("v2", "means", plain, values=reported(*range(60)))
     with pytest.raises(UserError, match=r"its rows and those of an earlier report without noise differ"):
-        ledger.answer("v3", "means", never, values=told(*range(41)))
+        ledger.answer("v3", "means", never, values=reported(*range(41)))
 
 
-def test_what_was_told_under_noise_or_refused_is_in_nobodys_way(ledger, told):
+def test_what_was_reported_under_noise_or_refused_is_in_nobodys_way(ledger, reported):
     ledger.answer("v1", "means", noisy, rho=0.1)
-    ledger.answer("v2", "means", plain, values=told(*range(40)))
+    ledger.answer("v2", "means", plain, values=reported(*range(40)))
     with pytest.raises(UserError):
-        ledger.answer("v3", "means", never, values=told(*range(45)))
-    ledger.answer("v4", "means", plain, values=told(*range(50)))
+        ledger.answer("v3", "means", never, values=reported(*range(45)))
+    ledger.answer("v4", "means", plain, values=reported(*range(50)))
 
 
 def test_a_class_that_sinks_under_the_minimum_is_no_way_around_it(ledger, of_rows):
@@ -248,8 +250,8 @@ PARTS = ["secret", "ledger.json", "answer", "rows"]
 @pytest.mark.parametrize(
     ("part", "fault"), [(p, f) for p in PARTS for f in FAULTS if (p, f) != ("ledger.json", "gone")]
 )
-def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger, told):
-    rows = told(*range(40))
+def test_nothing_is_reported_over_a_damaged_file_which_is_named(part, fault, ledger, reported):
+    rows = reported(*range(40))
     ledger.answer("v1", "means", plain, values=rows)
     (entry,) = ledger.entries()
     name = {"answer": f"{entry.answer}.safetensors", "rows": f"{entry.rows}.safetensors"}.get(part, part)
@@ -265,13 +267,13 @@ def test_nothing_is_told_over_a_damaged_file_which_is_named(part, fault, ledger,
 
 
 @pytest.mark.parametrize("gone", ["ledger.json", "folder"])
-def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, ledger, told):
+def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, ledger, reported):
     ledger.answer("v1", "counts", noisy, rho=0.3, budget=0.3)
     path = files(ledger)["ledger.json"]
     path.unlink() if gone == "ledger.json" else shutil.rmtree(path.parent)
     for ask in (
         lambda: ledger.answer("v1", "counts", never, rho=0.3, budget=0.3),
-        lambda: ledger.answer("v2", "means", never, values=told(*range(30))),
+        lambda: ledger.answer("v2", "means", never, values=reported(*range(30))),
         ledger.entries,
     ):
         with pytest.raises(
@@ -292,20 +294,20 @@ def test_a_client_that_was_killed_before_its_first_ledger_starts_one(ledger):
     ledger.answer("v1", "counts", noisy, rho=0.3)
 
 
-def test_what_stood_in_for_an_answer_is_no_answer(ledger, told):
-    """The same question by the other method: nine rows more are not told as the rows before them."""
-    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), told(*range(40)), Kind("means"))
-    later = ledger.answer_or_stand_in("v2", "means", lambda: plain(never), told(*range(49)), Kind("means"))
+def test_what_stood_in_for_an_answer_is_no_answer(ledger, reported):
+    """The same question by the other method: nine rows more are not reported as the rows before them."""
+    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), reported(*range(40)), Kind("means"))
+    later = ledger.answer_or_stand_in("v2", "means", lambda: plain(never), reported(*range(49)), Kind("means"))
     assert same(first.answer, later.answer)
     assert later.earlier == "v1"
     with pytest.raises(RefusalError, match="fewer than 10 different rows"):
-        ledger.answer("v2", "means", never, values=told(*range(49)), kind=Kind("means"))
+        ledger.answer("v2", "means", never, values=reported(*range(49)), kind=Kind("means"))
 
 
-def test_only_an_answer_is_looked_up_as_recorded_and_not_what_stood_in_for_one(ledger, told):
+def test_only_an_answer_is_looked_up_as_recorded_and_not_what_stood_in_for_one(ledger, reported):
     assert ledger.recorded("v1", "means") is None
-    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), told(*range(40)), Kind())
-    ledger.answer_or_stand_in("v2", "means", lambda: plain(never), told(*range(49)), Kind())
+    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), reported(*range(40)), Kind())
+    ledger.answer_or_stand_in("v2", "means", lambda: plain(never), reported(*range(49)), Kind())
     ledger.answer("v1", "counts", noisy, rho=0.3)
     assert same(ledger.recorded("v1", "means"), first.answer)
     assert ledger.recorded("v2", "means") is None
@@ -313,12 +315,12 @@ def test_only_an_answer_is_looked_up_as_recorded_and_not_what_stood_in_for_one(l
     assert ledger.recorded("v1", "counts", 0.1) is None
 
 
-def test_a_client_whose_owner_wants_noise_reports_nothing_without_it_also_not_again(tmp_path, told):
+def test_a_client_whose_owner_wants_noise_reports_nothing_without_it_also_not_again(tmp_path, reported):
     ledger, strict = (
         Ledger(str(tmp_path), "oslo", Policy(without_noise=allowed, least_rows=least))
         for allowed, least in ((True, 10), (False, 10))
     )
-    rows, means = told(*range(40)), Kind("means")
+    rows, means = reported(*range(40)), Kind("means")
     ledger.answer("v1", "means", plain, values=rows)
     ledger.answer_or_stand_in("v1", "means", lambda: plain(never), rows, means)
     for ask in (
@@ -331,24 +333,24 @@ def test_a_client_whose_owner_wants_noise_reports_nothing_without_it_also_not_ag
     strict.answer("v1", "counts", noisy, rho=0.1)
 
 
-def test_where_the_owner_wants_more_rows_a_difference_covers_as_many(tmp_path, told):
+def test_where_the_owner_wants_more_rows_a_difference_covers_as_many(tmp_path, reported):
     ledger = Ledger(str(tmp_path), "oslo", Policy(least_rows=20))
-    ledger.answer("v1", "means", plain, values=told(*range(40)))
+    ledger.answer("v1", "means", plain, values=reported(*range(40)))
     with pytest.raises(RefusalError, match="fewer than 20 different rows"):
-        ledger.answer("v2", "means", never, values=told(*range(59)))
-    ledger.answer("v3", "means", plain, values=told(*range(60)))
+        ledger.answer("v2", "means", never, values=reported(*range(59)))
+    ledger.answer("v3", "means", plain, values=reported(*range(60)))
     with pytest.raises(ValueError, match="fewer than 20 different rows"):
-        ledger.answer("v4", "means", never, values=told(*range(100, 119)))
+        ledger.answer("v4", "means", never, values=reported(*range(100, 119)))
 
 
 def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_before_it_is_told(
-    ledger, monkeypatch, told
+    ledger, monkeypatch, reported
 ):
-    """Else a power cut leaves a ledger that names a file that is not there, or somebody who heard what was never told."""
+    """Else a power cut leaves a ledger that names a missing file, or an answer that was sent and never reported."""
     did, sync, rename = [], os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda file: (did.append(Path(f"/proc/self/fd/{file}").resolve()), sync(file)))
     monkeypatch.setattr(os, "replace", lambda old, new: (did.append(Path(new).name), rename(old, new)))
-    ledger.answer("v1", "means", plain, values=told(*range(40)))
+    ledger.answer("v1", "means", plain, values=reported(*range(40)))
     place = files(ledger)["ledger.json"].parent
     names = [at for at, what in enumerate(did) if isinstance(what, str)]
     assert [did[at - 1].suffix for at in names] == [".tmp"] * 4, "each is synced, then named"
@@ -373,12 +375,12 @@ def test_the_folder_is_for_the_owners_eyes(ledger):
     assert files(ledger)["ledger.json"].parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_no_row_and_no_secret_is_in_what_is_told_said_or_kept(ledger, told):
-    rows, said = told(*range(40)), []
+def test_no_row_and_no_secret_is_in_what_is_reported_said_or_kept(ledger, reported):
+    rows, said = reported(*range(40)), []
     answers = [ledger.answer("v1", "means", plain, values=rows), ledger.answer("v1", "counts", noisy, None, 0.1, 0.1)]
     for version, cost in (("v2", 0.0), ("v2", 0.1)):
         with pytest.raises(UserError) as refused:
-            ledger.answer(version, "means", never, told(*range(41)), cost, 0.1)
+            ledger.answer(version, "means", never, reported(*range(41)), cost, 0.1)
         said.append(str(refused.value))
     secret = files(ledger)["secret"].read_bytes()
     kept = [path.read_bytes() for name, path in files(ledger).items() if name != "secret"]

@@ -47,10 +47,10 @@ def compute(draw):
 print("ready", flush=True)
 sys.stdin.readline()
 none, rows = np.zeros((40, 0), np.uint32), np.arange(40).astype(np.uint64) << np.uint64(34)
-told = Values.of((), none, none.astype(bool), np.zeros(40, int), ["oak"], rows)
+reported = Values.of((), none, none.astype(bool), np.zeros(40, int), ["oak"], rows)
 for question in questions:
     try:
-        answer = ledger.answer("v1", question, compute, told, float(cost), float(budget))
+        answer = ledger.answer("v1", question, compute, reported, float(cost), float(budget))
     except UserError as error:
         print("refused", error, flush=True)
     else:
@@ -61,7 +61,7 @@ COST = 0.25
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
-    """A process that has started, and asks the client of `tmp_path` these questions once it is told to."""
+    """A process that has started, and asks the client of `tmp_path` these questions once it is reported to."""
     started = []
 
     def start(*questions: str, kill_at: int = 0, cost: float = COST, budget: float = 100.0) -> subprocess.Popen:
@@ -107,9 +107,9 @@ def test_killed_before_or_after_any_write_it_has_told_nothing_or_the_whole(cost,
         assert killed.returncode == (0 if moment > moments else -signal.SIGKILL)
         assert bool(out) == (moment > moments)
         ledger = Ledger(str(tmp_path), "oslo")
-        told = of_rows({"oak": np.arange(40.0)[:, None]})
+        reported = of_rows({"oak": np.arange(40.0)[:, None]})
         assert [entry.rho for entry in ledger.entries()] == [cost] * whole
-        again = ledger.answer("v1", "a", never if whole else truth, told, cost, COST)
+        again = ledger.answer("v1", "a", never if whole else truth, reported, cost, COST)
         np.testing.assert_array_equal(again["counts"], np.arange(6) + noise(tmp_path, cost))
         assert [entry.rho for entry in ledger.entries()] == [cost], "and it has cost once"
         assert not [name for name in held(tmp_path) if name.endswith(".tmp")] or whole
@@ -134,7 +134,7 @@ def test_what_was_heard_before_a_kill_at_any_time_is_in_the_ledger(ask, tmp_path
     kept = [entry.question for entry in ledger.entries()]
     assert len(kept) == len(set(kept))
     assert set(heard) <= set(kept)
-    assert len(kept) - len(heard) <= 3, "one a kill was told to nobody any more"
+    assert len(kept) - len(heard) <= 3, "one a kill was reported to nobody any more"
     for question, answer in heard.items():
         again = ledger.answer("v1", question, never, rho=COST, budget=0.0)
         assert again["counts"].tobytes().hex() == answer
@@ -143,7 +143,7 @@ def test_what_was_heard_before_a_kill_at_any_time_is_in_the_ledger(ask, tmp_path
 
 
 def never(draw: Draw) -> dict[str, np.ndarray]:
-    pytest.fail("what was told is computed again")
+    pytest.fail("what was reported is computed again")
 
 
 def truth(draw: Draw) -> dict[str, np.ndarray]:

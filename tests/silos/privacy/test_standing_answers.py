@@ -1,4 +1,4 @@
-"""A client that may not tell of its rows tells what it told of nearly the same ones, or nothing, and stays with it."""
+"""A client that may not tell of its rows tells what it reported of nearly the same ones, or nothing, and stays with it."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def test_where_another_question_is_in_the_way_it_tells_nothing_then_and_later(le
     assert ask(ledger, 45) == StandInAnswer(None, "v40")
     ask(ledger, 54)  # nine rows from 45, fourteen from what is in the way
     assert ask(ledger, 45) == StandInAnswer(None, "v40")
-    assert ask(ledger, 40).answer["sums"].tobytes() == sums(40)  # all that both told are the same rows
+    assert ask(ledger, 40).answer["sums"].tobytes() == sums(40)  # all that both reported are the same rows
 
 
 def test_what_stands_in_for_an_answer_is_in_the_way_of_others_as_what_it_was_told_of(ledger):
@@ -73,7 +73,7 @@ def test_what_stands_in_for_an_answer_is_in_the_way_of_others_as_what_it_was_tol
         match=r"its rows and those of an earlier report without noise differ by fewer",
     ):
         ledger.answer("v49", "counts", lambda _: {}, values=stands_for(49))
-    ledger.answer("v50", "counts", lambda _: {}, values=stands_for(50))  # 45 rows were never told of
+    ledger.answer("v50", "counts", lambda _: {}, values=stands_for(50))  # 45 rows were never reported of
 
 
 def test_what_was_answered_is_known_without_a_turn_and_nobody_gets_a_ledger_by_being_looked_up(ledger, tmp_path):

@@ -188,7 +188,7 @@ def test_a_full_box_refuses_and_takes_again_when_there_is_room(tmp_path):
 
     assert add("to/north/a", b"a" * 10_000) == (201, 10_000)
     assert add("from/north/unfinished", b"u" * 6000, 8000) == (200, 6000)
-    assert add("from/north/b", b"b" * 8000) == (201, 8000)  # in place of what is not whole
+    assert add("from/north/b", b"b" * 8000) == (201, 8000)  # what is not whole makes room
     with pytest.raises(_RefusedError, match="north: got a full box, expected at most 20,000 bytes"):
         add("from/north/c", b"c")  # a file counts a block
     assert add("to/south/a", b"a" * 10_000) == (201, 10_000)  # another place has its own

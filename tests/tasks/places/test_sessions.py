@@ -280,7 +280,7 @@ def test_a_session_that_the_place_lost_must_start_again_under_another_nonce(talk
     place.restart()
     for key, envelope in seen[1:]:
         assert "Start again" in refusal(place, key, envelope)
-    place.plane.put(*seen[0])  # whoever holds the plane opens it again
+    place.plane.put(*seen[0])  # the plane opens it again
     place.sessions.serve_once(5)
     for key in boxes(place):
         place.plane.drop(key)
