@@ -1,4 +1,4 @@
-"""Sessions: a coordinator asks a place one request after another, and each is carried out once.
+"""Sessions: a coordinator asks a place one request after another, and each is answered once.
 
 The coordinator opens a session under a random name, and the place answers with a random name of its own, which all later
 headers carry. Requests have rising numbers. The place stores the number and the request's hash before it begins, and the
