@@ -313,7 +313,8 @@ class Ledger:
             bins = [] if is_part or self.policy.other_bins else other_bins(before, after)
             if bins:
                 raise bins_refusal(self.client, bins)
-            sizes = [smallest_difference(before, values), 0 if is_part else smallest_change(before, after)]
+            sizes = [smallest_difference(before, values)] if kind.sums_as(question) else []
+            sizes += [] if is_part else [smallest_change(before, after)]
             if any(0 < size < self.policy.least_rows for size in sizes):
                 close.add(digest)
         return [entry for entry in entries if entry.rows in close]

@@ -10,6 +10,9 @@ from silos.errors import RefusalError
 NEW_ROWS = "how new rows differ"
 """The kind of query about the rows that came since a version, a part of a silo's rows."""
 
+MODELS = "models of halves"
+"""The kind of query that is answered with models, whose difference to sums over rows reveals no rows."""
+
 _SLACK = 1 + 1e-9  # tolerance of a budget for rounding in sums
 _DIGITS = 4
 
@@ -71,6 +74,10 @@ class Kind:
     def is_part_of(self, recorded: str) -> bool:
         """Return whether this query or a recorded one, but not both, is about new rows, a part of a silo's."""
         return (self.name == NEW_ROWS) != recorded.startswith(f"{NEW_ROWS}: ")
+
+    def sums_as(self, recorded: str) -> bool:
+        """Return whether a recorded query is answered with sums if this kind is; models are no sums over rows."""
+        return (self.name == MODELS) == recorded.startswith(f"{MODELS}: ")
 
     def qualified(self, question: str) -> str:
         """Return the query as the ledger records it."""

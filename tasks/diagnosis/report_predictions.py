@@ -26,7 +26,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import RefusalError
 from silos.privacy.ledger import Draw, Ledger
-from silos.privacy.report_rules import Kind
+from silos.privacy.report_rules import MODELS, Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
 from tasks.execution.prefect_tasks import server_step, step
@@ -39,7 +39,7 @@ ONCE = (
 """The way out if a client has taken part in another second look with these rows."""
 
 _MODELS_KIND = Kind(
-    "models of halves",
+    MODELS,
     "half of a class",
     "leave diagnose.second_look out, or wait until none or ten rows or more have changed in either half of each class "
     "(thirty of a class mostly do)",

@@ -72,7 +72,7 @@ MISTAKES = {
     "model.hidden=64": "model.hidden: got 64, expected a list.",
     "model.members=0": "model.members: got 0, expected at least 1.",
     "model.hidden=[8, 0]": "model.hidden.1: got 0, expected at least 1.",
-    "runner.kind=proceses": "runner.kind: got 'proceses', expected 'threads', 'processes' or 'dask'.",
+    "runner.kind=proceses": "runner.kind: got 'proceses', expected 'threads', 'processes', 'dask' or 'places'.",
     "runner.address=tcp://10.0.0.5:8786": (
         "runner: got the address of a Dask scheduler with kind threads, expected kind dask. Set kind "
         "to dask or address to null."
