@@ -26,7 +26,7 @@ def bench(
         bool, typer.Option("--intervals", help="How often the intervals of a comparison cover a known truth.")
     ] = False,
     cells: Annotated[
-        bool, typer.Option("--cells", help="What least rows of a cell cost a diagnosis: 15 minutes.")
+        bool, typer.Option("--cells", help="What least rows of a cell cost a diagnosis: 20 minutes.")
     ] = False,
     serving: Annotated[bool, typer.Option("--serving", help="How long requests to a served model take.")] = False,
     advice: Annotated[
