@@ -181,11 +181,11 @@ def _keeper(root: Path, wanted: bool) -> Any:
 
 
 def _print(name: str) -> Callable[[Any, Any], None]:
-    """Return the function of benchmarks/render_benchmark.py, which is imported only where a person reads the answer."""
+    """Return the function of benchmarks/print_benchmark.py, which is imported only where a person reads the answer."""
 
     def printer(answer: Any, console: Any) -> None:
-        from benchmarks import render_benchmark
+        from benchmarks import print_benchmark
 
-        getattr(render_benchmark, name)(answer, console)
+        getattr(print_benchmark, name)(answer, console)
 
     return printer

@@ -91,7 +91,7 @@ def _rare_classes(
         return []
     withheld = np.isnan(summaries.labels)
     some = summaries.rows - np.nan_to_num(summaries.labels).sum(-1) > 0
-    counted = summaries.counts.any((1, 2))
+    counted: np.ndarray = np.any(summaries.counts, axis=(1, 2))
     in_no_cell = (np.nan_to_num(summaries.labels) > 0) & ~counted[:, :-1] & counted.any(1, keepdims=True)
     entries = list[ClassNotCompared | NotCompared]()
     for index in range(withheld.shape[1]):

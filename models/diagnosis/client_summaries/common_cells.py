@@ -31,7 +31,8 @@ def in_classes_of_pairs(summaries: Summaries, clients: np.ndarray) -> np.ndarray
     counts = summaries.counts[clients]
     if summaries.noise is not None:
         return counts
-    left_out = _rows_left_out(counts, summaries.labels[clients], summaries.rows[clients]).any(1)
+    rows = _rows_left_out(counts, summaries.labels[clients], summaries.rows[clients])
+    left_out: np.ndarray = np.any(rows > 0, axis=1)
     return np.where(left_out[:, None, :, None], 0.0, counts) if left_out.any() else counts
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from models.diagnosis.client_summaries.client_summary import Columns, Layout, count_different, withheld_columns
 
 COARSE_PARTS = 32
-"""Parts of a number's range of which an empty one may be told from its neighbour: finer ones would show the extremes."""
+"""The number of parts of a feature's range. An empty part this wide may be counted apart; finer ones would show extremes."""
 
 
 def columns_in_cells(column: Columns, row_ids: np.ndarray, layout: Layout, least_cell: int) -> Columns:
@@ -173,7 +173,7 @@ def _merge_categories(by_class: np.ndarray, together: np.ndarray, categories: in
 
 
 FEW_VALUES = 10
-"""Different values, each of two rows on average, of which moments show how often each occurs, as those of a category do."""
+"""Of up to this many different values, each of two rows on average, moments show how often each occurs."""
 
 
 def moments_show_cells(

@@ -147,9 +147,7 @@ def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def cells(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print by shift and size how often the true type is named without and with least rows of a cell."""
-    table = console.table(
-        "shift", "rows", "of a rare class", "single rows allowed", f"least_cell {answer['least_cell']}", "of"
-    )
+    table = console.table("shift", "rows", "rare", "single rows", f"least_cell {answer['least_cell']}", "of")
     for line in answer["lines"]:
         off, on = (line[name]["any" if line["shift"] == "none" else "named"] for name in ("off", "on"))
         table.add_row(line["shift"], f"{line['rows']:,}", str(line["rare"]), str(off), str(on), str(line["draws"]))
