@@ -8,7 +8,9 @@ import time
 import numpy as np
 import pytest
 
+from flows.compare import make_plan
 from flows.methods.method_settings import method_of
+from flows.partition import make
 from flows.results.run_history.clean_runs import clean_runs, leftovers
 from flows.results.serving.export_model import export_model
 from flows.results.serving.open_model import open_model
@@ -154,3 +156,20 @@ def test_a_folder_in_the_folder_of_pictures_has_the_same_owner(hospital):
     for path, size in (("pictures/ward", 8), ("pictures/ward", 16), (".", 8)):
         with pytest.raises(RefusalError, match=r"belongs to the source pictures, expected|source\.path: got"):
             check_source(hospital.folder, data(path=path, size=size))
+
+
+def test_partitions_that_would_report_a_scale_each_are_refused_before_one_trains(hospital):
+    """Once, the second partition recorded the rows, and after training the silos of data/ could report nothing."""
+    hospital.owner(may_differ=["scheme", "split"])
+    own = [
+        "data.scheme=[{kind: equal, clients: 2}]",
+        "data.split={validation: 0.2, test: 0.2}",
+        "comparison.partitions=2",
+    ]
+    make(hospital.here.open(*own))
+    said = r"got 2 with model\.inputs: standardise, expected 1, .* Set model\.inputs to none .* other_silos: true in"
+    with pytest.raises(UserError, match=said):
+        make_plan(hospital.here.open(*own, "model.inputs=standardise"), ("fedavg", "local_only"), (0,), "fedavg")
+    make_plan(hospital.here.open(*own), ("fedavg", "local_only"), (0,), "fedavg")
+    hospital.owner(other_silos=True)
+    make_plan(hospital.here.open(*own, "model.inputs=standardise"), ("fedavg", "local_only"), (0,), "fedavg")
