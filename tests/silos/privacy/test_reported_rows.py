@@ -30,7 +30,7 @@ def ways(of_rows):
 
     def stand_in(ledger, version="v1"):
         rows = of_rows({"oak": ledger.rows.cells.hashes.astype(float)})
-        return ledger.answer_or_stand_in(version, "all", lambda: {"n": np.ones(1)}, rows, MEANS)
+        return ledger.answer_or_stand_in(version, "all", lambda _: {"n": np.ones(1)}, rows, MEANS)
 
     def with_noise(ledger, version="v1"):
         return ledger.answer(version, "noisy", lambda draw: {"n": draw("n").normal(size=1)}, rho=0.1, budget=1.0)
