@@ -397,7 +397,7 @@ def test_what_is_few_numbers_of_a_client_is_so_whatever_its_rows(answers):
     small, large = answers(), answers(features=7, more=2)
     for name, reported in small.items():
         # A refusal has no numbers. The hash of a client's version draws which of its further copies are training rows. It
-        # depends on a secret that each store makes, so a client with such copies refuses in one run, and is silent in another.
+        # depends on a secret that each store makes, so a client with copies refuses in one run, and is silent in another.
         answered = [[m for m in of if not isinstance(m, Refusal)] for of in (reported, large[name])]
         for message, other in zip(*answered, strict=True):
             for field in [f for f, about in numbers_of(type(message)).items() if about.size == "few"]:

@@ -139,6 +139,7 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
         model = model.select(own) if model.is_personal else model
     if isinstance(model.personal, ClientStateRefs) or silos.scaling.own_columns:
         kept = setup.silos.clients if silos.scaling.own_columns else model.clients
+        check_command(Path(opened.round.private.folder), "predict", kept)
         check_own_models(Path(opened.round.private.folder), kept, f"{run}: got weights or scales")
     spec = model_spec(opened.project, opened.scorer.method, setup, opened.round.private, model, of_clients=True)
     if spec is None:

@@ -126,6 +126,10 @@ def test_weights_and_scales_that_a_silo_keeps_neither_predict_nor_are_exported(m
             open_private()
         hospital.owner(own_models=True)
         open_private()
+        hospital.owner(commands=["run"])
+        with pytest.raises(RefusalError, match=r"got (predict|export), expected one of run"):
+            open_private()
+        hospital.owner(commands="all")
         hospital.owner(own_models=False)
     assert not (hospital.folder / "private" / "north.pt2").exists()
 
