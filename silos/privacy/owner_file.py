@@ -205,10 +205,12 @@ def check_training(folder: Path, method: str | None, rows: Iterable[tuple[str, i
 def answering(folder: Path, silos: Sequence[str], *commands: str) -> Sequence[str]:
     """Return the silos that answer one of these commands; folder: as of `check_command`."""
     path = _file_above(folder)
-    owner = None if path is None else read_owner_file(path)
-    return [
-        silo for silo in silos if owner is None or any(owner.of(silo).allows("commands", each) for each in commands)
-    ]
+    owner = OwnerFile(DEFAULT, {}) if path is None else read_owner_file(path)
+    answers = {
+        policy: any(policy.allows("commands", each) for each in commands)
+        for policy in (owner.every, *owner.silos.values())
+    }
+    return silos if all(answers.values()) else [silo for silo in silos if answers[owner.of(silo)]]
 
 
 def check_own_models(folder: Path, silos: Iterable[str], got: str) -> None:
