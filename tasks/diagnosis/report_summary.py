@@ -411,7 +411,8 @@ def _answer(
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
         return summary_without_noise(local, query)
 
-    answer = ledger.recorded(local.version, query.id)
+    recorded = ledger.recorded(local.version, query.id)
+    answer = recorded.answer if recorded else None
     if answer is None:
         answer = ledger.answer(local.version, query.id, compute_summary, local.covered(ledger, query))
     if "counted_in" not in answer:  # recorded by an earlier version, which merged nothing
