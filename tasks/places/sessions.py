@@ -22,7 +22,7 @@ from math import inf
 from pathlib import Path
 from typing import NoReturn, Self
 
-from silos.errors import UserError, shown
+from silos.errors import ClientsAwayError, UserError, shown
 from silos.io.atomic_io import sync_folder, write_bytes
 from silos.io.locks import exclusive_lock
 from tasks.places.envelopes import EnvelopeError, Header, PrivateKey, PublicKey, TooLargeError, Way, seal, unseal
@@ -39,17 +39,8 @@ _SESSION = re.compile(r"[0-9a-f]{32}")
 _BAD_ANSWER_PAUSE = 0.25  # seconds: a plane may give bad answers as fast as they are read
 
 
-class PlaceAwayError(UserError):
+class PlaceAwayError(ClientsAwayError):
     """A place did not answer in time; it may later."""
-
-    def __init__(self, place: str, seconds: float):
-        super().__init__(place, seconds)
-        self.place, self.seconds = place, seconds
-
-    def __str__(self) -> str:
-        return (
-            f"{self.place}: got no answer in {self.seconds:.0f} seconds, expected one. Start the place, or wait longer."
-        )
 
 
 class PlaceRefusedError(UserError):

@@ -1,6 +1,5 @@
 """What a place answers, over real sessions in a folder: its part, steps, what to keep; and what its owner forbids."""
 
-import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,45 +25,15 @@ from silos.storage.manifest import read_manifest
 from silos.storage.places import part_digest
 from tasks.execution.task_runner import PrefectRunner
 from tasks.local_train import local_train
-from tasks.places.sessions import PlaceSessions
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import RUNS, pack
-from tasks.remote.enrolment import accept, invite, join, open_membership, open_sessions, own_key, set_up
+from tasks.remote.enrolment import open_sessions
 from tasks.remote.gather_parts import ask_states, write_listing
 from tasks.remote.place_workers import PlaceWorkers, ask_place
 from tasks.remote.serve_place import KEEP, PART, PlaceServer
+from tests.tasks.remote.conftest import CLIENTS, calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs'")  # there is no flow around the steps
-
-CLIENTS = {"oslo": 11, "lyon": 7, "rome": 9}
-
-
-@pytest.fixture
-def federation(write_silos, separate, tmp_path):
-    """A coordinator's folder, and two places that answer in threads of this process."""
-    apart, root, threads = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]]), tmp_path / "coordinator", []
-    (tmp_path / "plane").mkdir()
-    root.mkdir()
-    set_up(root, str(tmp_path / "plane"))
-    ended = threading.Event()
-    for place, opened in apart.places.items():
-        home = tmp_path / f"home-{place}"
-        home.mkdir()
-        accept(root, place, join(home, invite(root, place), own_key(root).fingerprint).fingerprint)
-        own = open_membership(home)
-        server = PlaceServer(Path(opened.silos.folder), opened.store, nullcontext, lambda *_: None)
-        sessions = PlaceSessions(own.plane, own.key, place, own.coordinator, own.sessions, server.respond)
-
-        def serve(sessions=sessions):
-            while not ended.is_set():
-                sessions.serve_once(0.05)
-
-        threads.append(threading.Thread(target=serve))
-        threads[-1].start()
-    yield root, apart
-    ended.set()
-    for thread in threads:
-        thread.join(60)
 
 
 def listing(root, apart):
@@ -89,7 +58,7 @@ def test_the_coordinator_lists_what_places_hold_and_what_owners_allow(federation
 def test_a_step_runs_at_places_as_a_prefect_task_and_what_is_not_kept_is_deleted(federation, prefect):
     root, apart = federation
     silos, _, _ = listing(root, apart)
-    workers = PlaceWorkers(root, print)
+    workers = PlaceWorkers(root, print, 60)
     runner, private = PrefectRunner(workers), ClientStore(str(root / "private" / "all" / "set" / "run"))
     try:
         sent = [message for cohort in runner.map_cohorts(local_train, calls(silos, private)) for message in cohort]
@@ -111,7 +80,7 @@ def test_a_place_refuses_what_its_owner_does_not_allow(federation, prefect):
     silos, _, _ = listing(root, apart)
     file = apart.places["b"].store / OWNER_FILE
     before = file.read_text()
-    workers = PlaceWorkers(root, print)
+    workers = PlaceWorkers(root, print, 60)
     private = ClientStore(str(root / "private" / "all" / "set" / "run"))
     try:
         for change, sentence in (
@@ -135,7 +104,7 @@ def test_a_place_whose_data_changed_refuses_steps_for_the_earlier_part(federatio
     manifest = Path(apart.places["b"].silos.folder) / "manifest.json"
     manifest.write_bytes(manifest.read_bytes() + b"\n")
     assert part_digest(manifest.parent) != apart.places["b"].part
-    workers = PlaceWorkers(root, print)
+    workers = PlaceWorkers(root, print, 60)
     try:
         with pytest.raises(UserError, match="another part of the data than this place holds"):
             PrefectRunner(workers).map_cohorts(local_train, calls(silos, ClientStore("/x/private/all"))[1:])
@@ -205,15 +174,3 @@ def test_a_place_without_an_owners_file_lists_nothing(federation):
         listing(root, apart)
     assert policy_of(apart.places["a"].store, "oslo")
     assert read_manifest(Path(apart.listed.folder)).places
-
-
-def calls(silos, private):
-    network = MLP(5, (), 3)
-    model = Model(network, network.init(server_stream(0, 0, "init")), clients=silos.clients)
-    training = Training(CrossEntropy(), SGD(0.1), 1, 4)
-    options = {"training": training, "private": private, "seed": 0, "round": 1, "device": "cpu", "keep": "own"}
-    made = []
-    for part in silos.by_place().values():
-        cohort = Cohort(part, (Stack(part.clients, len(part.clients)),))
-        made.append(((cohort, model.select(part.clients)), options))
-    return made
