@@ -12,11 +12,12 @@ from prefect.futures import PrefectFuture
 
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from silos.errors import UserError, shown, some
+from silos.errors import UserError, some
 from tasks.execution.prefect_tasks import OpaqueArgument
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
 from tasks.messages.message_policy import Message
 from tasks.places.sessions import PlaceAwayError, PlaceFailedError, PlaceRefusedError
+from tasks.remote.answer_checks import check_messages
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack
 from tasks.remote.enrolment import open_sessions
@@ -61,7 +62,7 @@ class PlaceWorkers(Workers):
         """
         cohorts = [_unwrapped(args[:1], {})[0][0] for args, _ in calls]
         wanted = {cohort.silos.only_place() for cohort in cohorts if isinstance(cohort, Cohort)}
-        if away := sorted(wanted & self.absent()):
+        if wanted & self._away and (away := sorted(wanted & self.absent())):
             raise PlaceAwayError(away[0], self._patience)
         remote = copy(task)
 
@@ -90,7 +91,7 @@ class PlaceWorkers(Workers):
         One that is away deletes it another time.
         """
         body = pack({"private": private, "section": section, "refs": tuple(sorted(refs))})
-        for place in sorted(self._ran - self.absent()):
+        for place in sorted(self._ran - self._away):
             with contextlib.suppress(PlaceAwayError):
                 patience = min(KEEP_PATIENCE, self._patience)
                 read_answer(self._ask(place, KEEP, body, patience), str, place)
@@ -154,9 +155,7 @@ def ask_place(
             f"{some([*asks]) or 'no place'}. Let it join, or make the data again with `siloflow partition`."
         )
     messages: list[Message] = read_answer(asks[place](step, pack_call(step, args, options)), returned_by(step), place)
-    strangers = {client for message in messages for client in message.clients} - {*cohort.clients}
-    if strangers:
-        raise UserError(f"place {place}: got an answer for client {shown(min(strangers))}, expected some of its own.")
+    check_messages(place, step, cohort.silos.select(cohort.clients), (*args, *options.values()), messages)
     return messages
 
 

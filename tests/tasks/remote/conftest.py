@@ -21,7 +21,7 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.privacy.owner_file import make_store
 from silos.privacy.secret import REGISTER, cell_secret
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, read_manifest, to_bytes, to_json
-from silos.storage.places import cut_part, file_at, merge_parts, part_digest
+from silos.storage.places import file_at, merge_parts, part_digest
 from tasks.places.sessions import PlaceAwayError, PlaceSessions
 from tasks.remote.answer_steps import answer, run_step
 from tasks.remote.codec import OpenedPlace
@@ -29,6 +29,7 @@ from tasks.remote.enrolment import accept, invite, join, open_membership, own_ke
 from tasks.remote.place_workers import ask_place
 from tasks.remote.serve_place import PlaceServer
 from tasks.remote.step_list import offered_functions
+from tests.silos.storage.cut_part import cut_part
 
 CLIENTS = {"oslo": 11, "lyon": 7, "rome": 9}
 
