@@ -32,7 +32,7 @@ class ClientsAwayError(UserError):
 
     def __str__(self) -> str:
         return (
-            f"{self.place}: got no answer in {self.seconds:.0f} seconds, expected one. Start the place, or wait longer."
+            f"place {self.place}: got no answer in {self.seconds:.0f} seconds, expected one. Start it, or wait longer."
         )
 
 
