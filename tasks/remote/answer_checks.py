@@ -19,39 +19,39 @@ _MOST_TEXT = 500  # characters of a reason, or of the version of an earlier repo
 
 
 def check_messages(
-    place: str, step: str, silos: Silos, arguments: Sequence[object], messages: Sequence[Message]
+    place: str, step: str, silos: Silos, arguments: Mapping[str, object], messages: Sequence[Message]
 ) -> None:
     """Check the messages that a place answers to a step.
 
     Types of fields are checked when the answer is decoded. Here: clients, lengths of axes, types and shapes of tensors,
-    numbers of rows, finite numbers, references and words. Weights of single clients may be infinite or NaN: a method that
-    asks for them decides what they count.
+    numbers of rows, finite numbers, references and words. An update with the weights of single clients may be infinite or
+    NaN: a method that asks for them decides which clients count, as a robust mean does.
 
     Args:
         place: The place.
         step: The step.
         silos: The clients that it ran for.
-        arguments: The arguments of the step, among which a model is found.
+        arguments: The arguments of the step by name; one may be a model.
         messages: The answer.
 
     Raises:
         UserError: If a field is not as the step makes it. It names place, step and field.
         DivergedError: If a number is not finite that has to be.
     """
-    models = [value for value in arguments if isinstance(value, Model)]
+    models = [value for value in arguments.values() if isinstance(value, Model)]
+    singles = bool(arguments.get("each"))
     for message in messages:
         where = f"place {place}: {step}: {type(message).__name__}"
         clients = message.clients
         if len({*clients}) != len(clients) or {*clients} - {*silos.clients}:
             raise _unfit(f"{where}.clients", ", ".join(clients), "some of the clients that were asked, each once")
-        singles = bool(getattr(message, "each", None))
         declared = axes_of(type(message))
         for name, value in vars(message).items():
             axes = declared.get(name)
             if axes is None:
                 _check_words(f"{where}.{name}", name, value, clients)
                 continue
-            finite = axes.finite and not (singles and axes.like_model)
+            finite = axes.finite and not singles
             for key, tensor in _tensors(value):
                 field = f"{where}.{name}" + (f" of {shown(key, 40)}" if key else "")
                 _check_tensor(field, key, tensor, axes, len(clients), models, finite)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from pathlib import Path
@@ -22,7 +23,7 @@ from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack
 from tasks.remote.enrolment import open_sessions
 from tasks.remote.serve_place import KEEP, STATUS
-from tasks.remote.step_list import returned_by
+from tasks.remote.step_list import client_steps, returned_by
 
 KEEP_PATIENCE = 60.0
 """Seconds in which a place deletes private state; it does so another time if it is away."""
@@ -155,7 +156,8 @@ def ask_place(
             f"{some([*asks]) or 'no place'}. Let it join, or make the data again with `siloflow partition`."
         )
     messages: list[Message] = read_answer(asks[place](step, pack_call(step, args, options)), returned_by(step), place)
-    check_messages(place, step, cohort.silos.select(cohort.clients), (*args, *options.values()), messages)
+    arguments = inspect.signature(inspect.unwrap(client_steps()[step].fn)).bind(*args, **options).arguments
+    check_messages(place, step, cohort.silos.select(cohort.clients), arguments, messages)
     return messages
 
 

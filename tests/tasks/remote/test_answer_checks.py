@@ -1,5 +1,6 @@
 """A place's answer is believed if it is as the step makes it: clients, types, shapes, rows, finite numbers, references."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_type_hints
 
@@ -35,16 +36,17 @@ def test_each_field_of_numbers_of_each_step_declares_types_and_axes():
 def lie(write_silos, separate) -> Any:
     """Asks place a for local training, and changes its one message on the way."""
     apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
-    args, options = calls(apart.listed, ClientStore("/x/private/all/a/run"))[0]
-    options = {**options, "keep": None}
+    args, usual = calls(apart.listed, ClientStore("/x/private/all/a/run"))[0]
 
-    def asked(**changes: Any) -> list[Message]:
+    def asked(options: Mapping[str, Any] = {}, **changes: Any) -> list[Message]:
+        given = {**usual, "keep": None, **options}
+
         def send(step: str, content: bytes) -> bytes:
-            (message,) = ask_place({"a": apart.ask("a")}, step, args, options)
+            (message,) = ask_place({"a": apart.ask("a")}, step, args, given)
             made = {name: change(getattr(message, name)) for name, change in changes.items()}
             return answer(lambda: [replace(message, **made)])
 
-        return ask_place({"a": send}, "local_train", args, options)
+        return ask_place({"a": send}, "local_train", args, given)
 
     return asked
 
@@ -98,3 +100,10 @@ def test_an_update_that_is_not_finite_ends_the_run_as_one_that_diverged(lie, nam
 def test_an_honest_answer_and_scores_that_are_not_defined_are_believed(lie):
     assert [message.clients for message in lie()] == [("lyon", "oslo")]
     assert not axes_of(Scores)["sums"].finite
+
+
+def test_a_method_that_asks_for_each_clients_weights_decides_itself_which_count(lie):
+    """A robust mean leaves out a client that diverged, and so do places."""
+    change = of_first(lambda w: w * torch.nan)
+    (message,) = lie(sums=change, options={"each": True})
+    assert not all(bool(w.isfinite().all()) for w in message.sums.values())
