@@ -29,7 +29,7 @@ class SummedMessage(Message):
     Sums are enough for an average. Added in stack order, they do not depend on how stacks were assigned to workers.
     """
 
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
     sums: Annotated[Weights, LEARNED_ADDED, Axes("float64", like_model=True)]
 
     def __post_init__(self) -> None:
@@ -49,9 +49,7 @@ class SummedMessage(Message):
 class WeightedMessage(SummedMessage):
     """A message whose sums are weighted by `shares`, if the method passes them, instead of by rows."""
 
-    shares: Annotated[Tensor | None, FEW, Axes("float64", "clients")] = field(
-        default=None, kw_only=True
-    )  # (clients,) float64
+    shares: Annotated[Tensor | None, FEW, Axes("float64", "clients")] = field(default=None, kw_only=True)
 
     @property
     def total(self) -> float:
@@ -63,9 +61,8 @@ class WeightedMessage(SummedMessage):
 class Update(WeightedMessage):
     """The result of local training at the clients of one stack; `sums` are of their shared weights."""
 
-    loss: Annotated[
-        Tensor, FEW, Axes("float32 float64", "clients")
-    ]  # (clients,) mean training loss, in the units of the objective
+    # mean training loss, in the units of the objective
+    loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients")]
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
     # (clients, ...), if the method requests every client's own weights
     each: Annotated[
@@ -83,9 +80,8 @@ Updated = TypeVar("Updated", bound=Update)
 class SentTrees(Update):
     """The boosted trees of the clients of one stack; a threshold lies between two values of the client's rows."""
 
-    trees: Annotated[Weights, LEARNED, Axes("float32 int32", "clients", "*")] = field(
-        default_factory=dict
-    )  # (clients, ...); none if they stay there
+    # (clients, ...); none if they stay there
+    trees: Annotated[Weights, LEARNED, Axes("float32 int32", "clients", "*")] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,15 +92,12 @@ class SiteUpdates(Update):
     separate in `steps` if the server holds the sites.
     """
 
-    nats: Annotated[Tensor, FEW, Axes("float64", "clients")] = field(
-        kw_only=True
-    )  # (clients,) float64, divergence of posterior and cavity
-    unsent: Annotated[Tensor, FEW, Axes("int64", "clients")] = field(
-        kw_only=True
-    )  # (clients,) int64, weights whose step is 0 and not sent
-    steps: Annotated[Weights, LEARNED, Axes("float64", "clients", like_model=True)] = field(
-        default_factory=dict
-    )  # (clients, ...) float64
+    # divergence of posterior and cavity
+    nats: Annotated[Tensor, FEW, Axes("float64", "clients")] = field(kw_only=True)
+    # weights whose step is 0 and not sent
+    unsent: Annotated[Tensor, FEW, Axes("int64", "clients")] = field(kw_only=True)
+    # (clients, ...) float64
+    steps: Annotated[Weights, LEARNED, Axes("float64", "clients", like_model=True)] = field(default_factory=dict)
 
     @property
     def bytes_up(self) -> int:
@@ -141,9 +134,8 @@ class Gradients(SummedMessage):
     For running statistics and other tensors without a gradient, `sums` has their updated values times rows.
     """
 
-    loss: Annotated[
-        Tensor, FEW, Axes("float32 float64", "clients")
-    ]  # (clients,) mean training loss, in the units of the objective
+    # mean training loss, in the units of the objective
+    loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients")]
 
 
 @dataclass(frozen=True)
@@ -170,13 +162,11 @@ class SentWeights(WeightedMessage):
 class ClusterChoice(Message):
     """The model that each client of one stack chooses out of every set of models that it was offered."""
 
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
-    choice: Annotated[
-        Tensor, FEW, Axes("int64", "clients", "sets")
-    ]  # (clients, sets) int64, the model's index in its set
-    loss: Annotated[
-        Tensor, FEW, Axes("float64", "clients", "sets", finite=False)
-    ]  # (clients, sets) float64, that model's mean loss over the client's training rows
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
+    # the model's index in its set
+    choice: Annotated[Tensor, FEW, Axes("int64", "clients", "sets")]
+    # that model's mean loss over the client's training rows
+    loss: Annotated[Tensor, FEW, Axes("float64", "clients", "sets", finite=False)]
 
 
 @dataclass(frozen=True)
@@ -203,7 +193,7 @@ class PriorShiftAccuracy(Message):
     models as there are classes reveal all shares.
     """
 
-    accuracy: Annotated[Tensor, FEW, Axes("float64", "clients")]  # (clients,) float64
+    accuracy: Annotated[Tensor, FEW, Axes("float64", "clients")]
 
 
 ABSENT = -1.0
@@ -218,10 +208,8 @@ class Descriptor(Message):
     one that would leave too few rows of the other classes. A client with too few rows is silent.
     """
 
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
-    moments: Annotated[
-        Tensor, SEVERAL, Axes("float32", "clients", "parts", "2", "components")
-    ]  # (clients, parts, 2, components) float32
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
+    moments: Annotated[Tensor, SEVERAL, Axes("float32", "clients", "parts", "2", "components")]
     silent: tuple[str, ...] = ()
 
     @property
@@ -238,10 +226,9 @@ class UncertaintyScores(Message):
     with_model = False  # the new average is sent, and counted, for the next round
 
     split: str
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
-    numbers: Annotated[
-        Mapping[str, Tensor], FEW, Axes("float64", "clients", finite=False)
-    ]  # (clients,) float64; NaN without rows
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
+    # NaN without rows
+    numbers: Annotated[Mapping[str, Tensor], FEW, Axes("float64", "clients", finite=False)]
 
 
 @dataclass(frozen=True)
@@ -250,7 +237,7 @@ class CodebookExtension(Message):
 
     with_model = False  # as in UncertaintyScores
 
-    words: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    words: Annotated[Tensor, FEW, Axes("int64", "clients")]
     refs: Mapping[str, str]  # client, hash; the same in the records of all members
     prefix: str = ""  # of the member; empty without an ensemble
 
@@ -270,8 +257,6 @@ class Centroids(Message):
 
     with_model = False  # local training of the same round counts it
 
-    centres: Annotated[
-        tuple[np.ndarray, ...], SEVERAL, Axes("float32", "words", "d")
-    ]  # (words, d) float32 of each client
+    centres: Annotated[tuple[np.ndarray, ...], SEVERAL, Axes("float32", "words", "d")]
     weights: Annotated[tuple[np.ndarray, ...], SEVERAL, Axes("int64 float32 float64", "words")]  # (words,) tokens
     prefix: str = ""  # of the member; empty without an ensemble

@@ -21,10 +21,9 @@ class Scores(Message):
     travels = False
 
     split: str
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
-    sums: Annotated[
-        Mapping[str, Tensor], FEW, Axes("int64 float64", "clients", finite=False)
-    ]  # measure, (clients,); counts int64, the others float64
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
+    # measure, (clients,); counts int64, the others float64
+    sums: Annotated[Mapping[str, Tensor], FEW, Axes("int64 float64", "clients", finite=False)]
     outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the outcomes that it stores
 
     def for_all(self, clients: Sequence[str]) -> "Scores":
@@ -43,7 +42,7 @@ class OutcomeMeans(Message):
 
     travels = False
 
-    means: Annotated[Tensor, FEW, Axes("float64", "clients", "2", "seeds", finite=False)]  # (clients, 2, seeds) float64
+    means: Annotated[Tensor, FEW, Axes("float64", "clients", "2", "seeds", finite=False)]
 
 
 @dataclass(frozen=True)
@@ -57,16 +56,13 @@ class PairedSums(Message):
 
     travels = False
 
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
-    by_seed: Annotated[
-        Tensor, FEW, Axes("float64", "clients", "seeds", finite=False)
-    ]  # (clients, seeds) float64, sums over rows
-    mean_squares: Annotated[
-        Tensor, FEW, Axes("float64", "clients", finite=False)
-    ]  # (clients,) float64, sums over rows of the squared mean over seeds
-    squares: Annotated[
-        Tensor, FEW, Axes("float64", "clients", finite=False)
-    ]  # (clients,) float64, sums over rows and seeds of the squared difference
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
+    # sums over rows
+    by_seed: Annotated[Tensor, FEW, Axes("float64", "clients", "seeds", finite=False)]
+    # sums over rows of the squared mean over seeds
+    mean_squares: Annotated[Tensor, FEW, Axes("float64", "clients", finite=False)]
+    # sums over rows and seeds of the squared difference
+    squares: Annotated[Tensor, FEW, Axes("float64", "clients", finite=False)]
 
 
 @dataclass(frozen=True)
@@ -75,9 +71,8 @@ class CommonSums(Message):
 
     travels = False
 
-    sums: Annotated[
-        Tensor, FEW_ADDED, Axes("float64", "seeds", "rows", finite=False)
-    ]  # (seeds, rows) float64: a number per row and seed; the row belongs to no client
+    # a number per row and seed; the row belongs to no client
+    sums: Annotated[Tensor, FEW_ADDED, Axes("float64", "seeds", "rows", finite=False)]
 
 
 @dataclass(frozen=True)
@@ -89,8 +84,8 @@ class ClassCounts(Message):
 
     travels = False
 
-    rows: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]  # (classes,) int64
-    right: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]  # (classes,) int64
+    rows: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]
+    right: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]
 
 
 @dataclass(frozen=True)
@@ -102,9 +97,7 @@ class PredictionCounts(Message):
 
     travels = False
 
-    counts: Annotated[
-        Tensor, SEVERAL_ADDED, Axes("int64", "methods", "classes", "predicted")
-    ]  # (methods, classes, classes + 1) int64
+    counts: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "methods", "classes", "predicted")]
 
 
 @dataclass(frozen=True)
@@ -116,4 +109,4 @@ class PriorShiftScores(Message):
 
     travels = False
 
-    accuracy: Annotated[Tensor, FEW, Axes("float64", "clients", finite=False)]  # (clients,) float64
+    accuracy: Annotated[Tensor, FEW, Axes("float64", "clients", finite=False)]
