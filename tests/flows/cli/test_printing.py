@@ -195,7 +195,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         {
             "least_cell": 10,
             "lines": [
-                {"shift": EVIL, "rows": 300, "draws": 50, "off": {"named": 9, "any": 9}, "on": {"named": 8, "any": 9}}
+                {
+                    "shift": EVIL,
+                    "rows": 300,
+                    "rare": 0,
+                    "draws": 50,
+                    "off": {"named": 9, "any": 9},
+                    "on": {"named": 8, "any": 9},
+                }
             ],
         },
         1,
