@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -177,7 +177,8 @@ class Project:
         if runner.kind == "places":
             from tasks.remote.place_workers import PlaceWorkers
 
-            return open_workers("places", 1, str(self.root), _print, lambda: PlaceWorkers(self.root, _print))
+            make = partial(PlaceWorkers, self.root, _print, runner.patience)
+            return open_workers("places", 1, f"{self.root} {runner.patience}", _print, make)
         return open_workers(runner.kind, runner.workers, runner.address, _print)
 
     @property

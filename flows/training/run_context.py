@@ -50,9 +50,12 @@ class RunClients:
         self.runner.keep(self.private, section, refs)
 
     def round(self, number: int, when: str, sampled: SampledClients | None = None) -> RoundContext:
-        """Build the context of a round, by default for all clients; `when` starts the names of its task runs."""
+        """Build the context of a round, by default for all clients; `when` starts the names of its task runs.
+
+        The steps of a round with sampled clients do not wait for absent places.
+        """
+        runner = replace(self.runner, when=when, waits=self.runner.waits and sampled is None)
         sampled = SampledClients(self.setup.silos.clients) if sampled is None else sampled
-        runner = replace(self.runner, when=when)
         parts = (sampled.clients, sampled.dropped, runner, self.private)
         return RoundContext(number, self.setup, *parts, leaving=sampled.leaving)
 

@@ -112,7 +112,7 @@ def _state(place: str, session: CoordinatorSession, patience: float) -> str:
         state: str = read_answer(session.ask(STATUS, b"", patience), str, place)
     except (UserError, PlaceFailedError, ValueError, TypeError) as error:
         return str(error)
-    return state
+    return "".join(letter if letter.isprintable() else "?" for letter in shown(state))
 
 
 def _ask_all(sessions: Mapping[str, CoordinatorSession], subject: str, returned: object) -> list[Any]:

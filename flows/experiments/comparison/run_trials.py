@@ -206,7 +206,7 @@ def ensemble(
     if len(members) < 2 or project.quantity.task != "classification":
         return None
     with project.workers() as workers:
-        return _score_ensemble(method, members, PrefectRunner(workers, called))
+        return _score_ensemble(method, members, PrefectRunner(workers, called, waits=True))
 
 
 def _score_ensemble(
