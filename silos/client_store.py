@@ -20,6 +20,9 @@ StateKind = Literal["weights", "sendable", "optimiser", "variates", "duals", "si
 """What a private section holds: weights that stay, whole models that may be sent later, and what steps keep for later."""
 
 STATE_KINDS: tuple[StateKind, ...] = get_args(StateKind)
+OF_COORDINATOR = "of-coordinator"
+"""Below a place's store, the folder of what its silos keep of the coordinator's runs; its own runs lie beside it."""
+
 _KINDS = ".kinds"  # the folder with the kind of each section
 _KEYED = "k"  # the first letter of a keyed hash
 _STALE = 3600.0  # seconds after which an unfinished file is taken for a dead process's

@@ -27,7 +27,7 @@ from models.networks.network import Network
 from models.networks.torch_module import TorchModule
 from models.training.objectives import CrossEntropy, Focal, Objective, SquaredError
 from models.training.optimizers import SGD, Adam, Optimizer
-from silos.client_store import ClientStore
+from silos.client_store import OF_COORDINATOR, ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError, shown
 from silos.param_types import is_plain
@@ -35,7 +35,6 @@ from silos.standardizer import Standardization
 
 MOST_DEPTH = 24  # of nested values
 MOST_NAMES = 2  # folders of a client store's name: a run's below those of its set, where the owner's file is found
-RUNS = "of-coordinator"  # below a place's store: runs of its own lie elsewhere in the store
 _MOST_TREE = 2**26  # bytes of names and numbers besides tensors
 _PRIVATE = "private"
 _PACKAGES = ("models", "silos", "tasks")  # of the classes that travel
@@ -331,7 +330,7 @@ class _Decoder:
         if not all(isinstance(name, str) and is_plain(name) for name in names):
             raise NotPlainError(f"{where}: got {shown(repr(names))}, expected plain names of folders.")
         store = self.opened().store
-        return ClientStore(str(store.joinpath(RUNS, *names) if names else store))
+        return ClientStore(str(store.joinpath(OF_COORDINATOR, *names) if names else store))
 
     def function(self, tree: dict[str, Any], arm: object, where: str, depth: int) -> object:
         if (typing.get_origin(arm) or arm) is not Callable:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from models.diagnosis.client_summaries.query import Query
-from silos.client_store import ClientStore
+from silos.client_store import OF_COORDINATOR, ClientStore
 from silos.cohort import Silos
 from silos.errors import RefusalError, UserError, shown
 from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, read_owner_file
@@ -20,7 +20,7 @@ from silos.storage.manifest import COLUMNS, read_manifest, schema_of, to_json
 from silos.storage.places import described, part_digest
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, run_step
-from tasks.remote.codec import RUNS, OpenedPlace, unpack_call
+from tasks.remote.codec import OpenedPlace, unpack_call
 from tasks.remote.step_list import client_steps, is_training, offered_functions
 from tasks.remote.work_limits import check_work
 
@@ -100,7 +100,7 @@ class PlaceServer:
 
     def _keep(self, private: ClientStore, section: str, refs: tuple[str, ...]) -> str:
         """Delete the private state of a run that no reference names; RefusalError in other folders: ledgers are there."""
-        if Path(private.folder).parent.parent != self.store / RUNS:
+        if Path(private.folder).parent.parent != self.store / OF_COORDINATOR:
             raise RefusalError(f"{private.folder}: got no folder of a run, expected one.")
         check_command(self.store, "run", read_manifest(self.data).names)
         private.keep(section, refs)

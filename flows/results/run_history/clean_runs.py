@@ -18,6 +18,7 @@ import psutil
 from flows.core.console import progress
 from flows.project.project import Project
 from flows.results.run_history.list_runs import FoundRuns, find_experiments, unfinished_state
+from silos.client_store import OF_COORDINATOR
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock, is_held, workers
 from tasks.tracking.json_io import plain_path
@@ -217,8 +218,12 @@ def _orphaned_private(root: Path, experiments: list[FoundRuns]) -> Leftover:
 
 
 def _private_of_runs(root: Path) -> list[Path]:
-    """Return what silos keep of each run. Ledgers, and what of rows was reported, lie in folders with a dot."""
-    return [path for path in sorted((root / "private").glob("[!.]*/[!.]*/[!.]*")) if path.is_dir()]
+    """Return what silos keep of each run of this project.
+
+    Ledgers, and what of rows was reported, lie in folders with a dot; of a coordinator's runs a place knows no end.
+    """
+    found = sorted((root / "private").glob("[!.]*/[!.]*/[!.]*"))
+    return [path for path in found if path.is_dir() and path.parent.name != OF_COORDINATOR]
 
 
 def _orphaned_artifacts(root: Path, experiments: list[FoundRuns]) -> Leftover:

@@ -16,7 +16,7 @@ from models.server_state import ClientStateRefs
 from models.training.engine import Training
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD
-from silos.client_store import ClientStore
+from silos.client_store import OF_COORDINATOR, ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE, policy_of
@@ -27,7 +27,7 @@ from tasks.execution.task_runner import PrefectRunner
 from tasks.local_train import local_train
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import pack_call, read_answer
-from tasks.remote.codec import RUNS, pack
+from tasks.remote.codec import pack
 from tasks.remote.enrolment import open_sessions
 from tasks.remote.gather_parts import ask_states, write_listing
 from tasks.remote.place_workers import PlaceWorkers, ask_place
@@ -67,7 +67,7 @@ def test_a_step_runs_at_places_as_a_prefect_task_and_what_is_not_kept_is_deleted
         sent = [message for cohort in runner.map_cohorts(local_train, calls(silos, private)) for message in cohort]
         assert [message.clients for message in sent] == [("lyon", "oslo"), ("rome",)]
         stored = {
-            place: sorted((opened.store / RUNS / "set" / "run" / "own").glob("*.safetensors"))
+            place: sorted((opened.store / OF_COORDINATOR / "set" / "run" / "own").glob("*.safetensors"))
             for place, opened in apart.places.items()
         }
         assert {place: len(files) for place, files in stored.items()} == {"a": 1, "b": 1}

@@ -15,6 +15,7 @@ from flows.project.project import Project
 from flows.results.registry import JOURNAL
 from flows.results.registry.model_finder import model_name
 from flows.results.run_history.clean_runs import clean_runs, enforce_retention, leftovers
+from silos.client_store import OF_COORDINATOR
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
 from tasks.tracking.json_io import write_json
@@ -99,6 +100,8 @@ def test_old_flow_runs_and_single_runs_go_and_what_is_needed_stays(project: Proj
     file = project.root / ".prefect" / "prefect.db"
     fill(file)
     full = file.stat().st_size
+    of_coordinator = project.root / "private" / "small" / OF_COORDINATOR / "run-there" / "fedavg-seed0"
+    write_json(of_coordinator / "a.json", {})
     listed = {kind["kind"]: kind for kind in clean_runs(project, lambda _: False)["kinds"]}
     assert "Prefect's database" not in listed, "it keeps what is newer"
     assert listed["single runs older than 30 days"]["places"] == [
@@ -113,7 +116,10 @@ def test_old_flow_runs_and_single_runs_go_and_what_is_needed_stays(project: Proj
     left = {path.name for path in project.store.runs.iterdir() if (path / "experiment.json").exists()}
     assert left == {"run-champion", "run-former", "run-new", "weekly", "stopped"}
     assert not list((project.store.runs / "stopped").glob("*/run.json"))
-    assert {path.name for path in (project.root / "private" / "small").iterdir()} == left - {"stopped"}
+    assert {path.name for path in (project.root / "private" / "small").iterdir()} == left - {"stopped"} | {
+        OF_COORDINATOR
+    }
+    assert (of_coordinator / "a.json").exists(), "a place does not know whether the coordinator's runs go on"
     assert enforce_retention(project) == {"kinds": []}
 
 
