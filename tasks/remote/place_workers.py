@@ -134,6 +134,8 @@ class PlaceWorkers(Workers):
             )
             return session.ask(subject, body, patience - notice)
         except PlaceAwayError:
+            if place not in self._away:
+                self.say(f"place {place} is absent: no answer to {subject} in {patience:g} seconds")
             self._away.add(place)
             raise PlaceAwayError(place, patience) from None
 

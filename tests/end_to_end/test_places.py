@@ -215,7 +215,7 @@ def test_rounds_go_on_without_an_absent_place_and_it_comes_back(federation: Any,
     going = start(federation, "run", "fedavg", "--set", "training.rounds=80", "--set", "evaluation.every=7", *patient)
     waiting = start(federation, "run", "fedavg", "--set", "training.rounds=3", "--set", "clients.least=4", *patient)
     await_line(waiting, "waits for place south: 3 clients of 5 answer, and clients.least is 4")
-    await_line(going, "round 1: place south does not answer; the round starts again without it")
+    await_line(going, "place south is absent: no answer to check_scale in 2 seconds")
     await_line(going, "round 7 is not scored: place south does not answer")
     federation.serve("south")
     waited, went = (json.loads(process.communicate(timeout=600)[0]) for process in (waiting, going))

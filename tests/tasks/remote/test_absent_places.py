@@ -108,7 +108,7 @@ def test_a_round_with_too_few_clients_waits_for_the_place_and_names_it(
     run = Run(page, page.init(own), clients, Dropping(), least=4)
     assert Trainer(run, []).play_round().round.dropped == ()
     assert said == [
-        "round 1: place b does not answer; the round starts again without it",
+        "round 1 starts again without the clients of place b",
         "round 1 waits for place b: 3 clients of 5 answer, and clients.least is 4",
     ]
 
@@ -140,4 +140,8 @@ def test_a_place_that_does_not_answer_is_absent_until_it_is_back(federation, pre
         assert workers.absent() == set()
     finally:
         workers.close()
-    assert said == ["local_train waits for place b, which does not answer", "place b answers again"]
+    assert said == [
+        "place b is absent: no answer to local_train in 0.5 seconds",
+        "local_train waits for place b, which does not answer",
+        "place b answers again",
+    ]
