@@ -18,7 +18,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import RefusalError
 from silos.privacy.owned_source import find_store
-from silos.privacy.owner_file import OWNER_FILE
+from silos.privacy.owner_file import OWNER_FILE, answering
 from silos.sources.source_params import is_public
 
 if TYPE_CHECKING:
@@ -149,14 +149,19 @@ class Project:
     def scored(self) -> Silos:
         """Return the clients whose rows models are scored on: all, or `evaluation.clients` of each role.
 
-        They are sampled by the data's seed, so they are the same for every method and seed.
+        They are sampled by the data's seed, so they are the same for every method and seed. Those that their owner lets
+        answer neither `run` nor `evaluate` are left out: `clients.leave` alone keeps a client from training only.
         """
+        return self.once("scored", self._scored)
+
+    def _scored(self) -> Silos:
         from flows.methods.client_sampler import evaluation_clients
 
-        clients = self.params.evaluation.clients
-        if clients == "all":
-            return self.silos
-        return self.once("scored", lambda: evaluation_clients(self.silos, clients, self.params.data.seed))
+        silos, clients = self.silos, self.params.evaluation.clients
+        names = answering(Path(self.ledgers.folder), silos.clients, "run", "evaluate")
+        if len(names) < len(silos.clients):
+            silos = silos.select(names)
+        return silos if clients == "all" else evaluation_clients(silos, clients, self.params.data.seed)
 
     @property
     def ledgers(self) -> ClientStore:

@@ -399,9 +399,9 @@ def test_of_a_client_with_few_different_rows_nothing_as_large_as_a_row_leaves(an
 def test_what_is_few_numbers_of_a_client_is_so_whatever_its_rows(answers):
     small, large = answers(), answers(features=7, more=2)
     for name, reported in small.items():
-        answered = [
-            [m for m in of if not isinstance(m, Refusal)] for of in (reported, large[name])
-        ]  # a refusal has no numbers
+        # A refusal has no numbers. The hash of a client's version draws which of its further copies are training rows. It
+        # depends on a secret that each store makes, so a client with copies refuses in one run, and is silent in another.
+        answered = [[m for m in of if not isinstance(m, Refusal)] for of in (reported, large[name])]
         for message, other in zip(*answered, strict=True):
             for field in [f for f, about in numbers_of(type(message)).items() if about.size == "few"]:
                 shapes = [[a.shape for _, a in arrays(getattr(m, field))] for m in (message, other)]

@@ -16,7 +16,7 @@ from models.model_card import ModelCard
 from models.served_model import ServedModel, named_tensors
 from models.server_state import ClientStateRefs
 from silos.errors import UserError, some
-from silos.privacy.owner_file import check_command
+from silos.privacy.owner_file import check_command, check_own_models
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion
 from tasks.tracking.result_tables import by_client
 from tasks.tracking.result_types.model_results import ModelScores
@@ -137,6 +137,10 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
         own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
         setup = replace(setup, silos=silos.select(own))
         model = model.select(own) if model.is_personal else model
+    if isinstance(model.personal, ClientStateRefs) or silos.scaling.own_columns:
+        kept = setup.silos.clients if silos.scaling.own_columns else model.clients
+        check_command(Path(opened.round.private.folder), "predict", kept)
+        check_own_models(Path(opened.round.private.folder), kept, f"{run}: got weights or scales")
     spec = model_spec(opened.project, opened.scorer.method, setup, opened.round.private, model, of_clients=True)
     if spec is None:
         raise UserError(
