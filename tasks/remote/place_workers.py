@@ -77,7 +77,7 @@ class PlaceWorkers(Workers):
         return super().run(remote, calls)
 
     def absent(self) -> frozenset[str]:
-        """Return the places that did not answer in time and still do not; each is asked once more, for a moment."""
+        """Return the places that did not answer in time and still do not; each gets another look, for a moment."""
         for place in sorted(self._away):
             with contextlib.suppress(PlaceAwayError):
                 with contextlib.suppress(PlaceRefusedError, PlaceFailedError):  # the next step says why
