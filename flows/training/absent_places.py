@@ -50,7 +50,7 @@ def note_lost(run: RunContext, number: int, present: SampledClients, lost: set[s
     place, runner = error.place, run.clients.runner
     if _clients_at(run.clients.setup.silos.select(present.clients), {place}):
         lost.add(place)
-        progress.current().say(f"round {number}: {named({place})} does not answer; the round starts again without it")
+        progress.current().say(f"round {number} starts again without the clients of {named({place})}")
         return
     progress.current().say(f"round {number} waits for {named({place})}, which must answer before clients leave")
     while place in runner.absent():

@@ -1,4 +1,4 @@
-"""Check what a place answers against the step, the model and the clients that it was asked about."""
+"""Check what a place answers against the step, the model and the clients of the request."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ def check_messages(
         where = f"place {place}: {step}: {type(message).__name__}"
         clients = message.clients
         if len({*clients}) != len(clients) or {*clients} - {*silos.clients}:
-            raise _unfit(f"{where}.clients", ", ".join(clients), "some of the clients that were asked, each once")
+            raise _unfit(f"{where}.clients", ", ".join(clients), "some of the clients of the request, each once")
         declared = axes_of(type(message))
         for name, value in vars(message).items():
             axes = declared.get(name)

@@ -77,7 +77,7 @@ class PlaceWorkers(Workers):
         return super().run(remote, calls)
 
     def absent(self) -> frozenset[str]:
-        """Return the places that did not answer in time and still do not; each is asked once more, for a moment."""
+        """Return the places that did not answer in time and still do not; each gets another look, for a moment."""
         for place in sorted(self._away):
             with contextlib.suppress(PlaceAwayError):
                 with contextlib.suppress(PlaceRefusedError, PlaceFailedError):  # the next step says why
@@ -134,6 +134,8 @@ class PlaceWorkers(Workers):
             )
             return session.ask(subject, body, patience - notice)
         except PlaceAwayError:
+            if place not in self._away:
+                self.say(f"place {place} is absent: no answer to {subject} in {patience:g} seconds")
             self._away.add(place)
             raise PlaceAwayError(place, patience) from None
 

@@ -40,7 +40,7 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
         Path(silos.folder), Path(project.ledgers.folder), lambda: project.data.working("place serve"), note
     )
     _print_warnings(say)
-    say(f"serving {len(silos.clients):,} silos as {membership.place}; ctrl-C ends it, and the coordinator waits")
+    say(f"serving {len(silos.clients):,} silos as {membership.place}; ctrl-C ends it, and rounds go on without them")
     PlaceSessions(
         membership.plane,
         membership.key,

@@ -1,7 +1,8 @@
 """Holds the callbacks that report a run: its result, to MLflow, to the screen and to Prefect's log."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from flows.core.console import progress
 from flows.core.console.process_control import interruption
@@ -23,6 +24,7 @@ from flows.training.run_notes import (
 from models.metrics.client_metrics import metric_record
 from models.metrics.task_metrics import TaskMetrics, metric_value
 from models.networks.network_factory import num_trainable
+from silos.errors import ClientsAwayError
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.json_io import write_json
@@ -167,7 +169,10 @@ class RunNotes(Callback):
 
     def before_training(self, run: RunContext) -> None:
         clients, notes = run.clients, run.report.notes
-        of_rows = notes_of_rows(run.project.params, clients.setup, clients.runner, clients.private)
+        of_rows: list[Note] = []
+        with suppress(ClientsAwayError):  # a note is not worth waiting for
+            runner = replace(clients.runner, waits=False)
+            of_rows = notes_of_rows(run.project.params, clients.setup, runner, clients.private)
         notes += [*notes_of_scores(run.scorer), *clients.agreement.notes, *of_rows]
         _log_notes(notes)
         log_warnings(run.folder.name, run.sampler.warnings(clients.setup))

@@ -44,7 +44,7 @@ def share_secret(home: Path, private: Path) -> None:
 class Separate:
     """The same silos in one folder (`together`), as the coordinator lists them (`listed`), and at `places`.
 
-    Places that are `away` answer so many steps more; after one that they do not answer they are `absent`.
+    Places that are `away` answer as many more steps; after one that they do not answer they are `absent`.
     """
 
     together: Silos

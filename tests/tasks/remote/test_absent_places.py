@@ -91,12 +91,12 @@ def test_rounds_without_an_absent_place_have_the_bits_of_rounds_without_its_clie
 def test_a_round_with_too_few_clients_waits_for_the_place_and_names_it(
     make_problem, separate, at_places, stores, monkeypatch
 ):
-    page, setup, said = find_method("fedavg", BUNDLED)(), make_problem(CLIENTS), []
+    page, setup, lines = find_method("fedavg", BUNDLED)(), make_problem(CLIENTS), []
     apart = separate(setup.silos, PLACES)
 
     class Screen(progress.ProgressSink):
         def say(self, line):
-            said.append(line)
+            lines.append(line)
             if "waits" in line:
                 apart.away.clear()
 
@@ -107,8 +107,8 @@ def test_a_round_with_too_few_clients_waits_for_the_place_and_names_it(
     clients = RunClients(own, at_places(apart), stores("there"), None)
     run = Run(page, page.init(own), clients, Dropping(), least=4)
     assert Trainer(run, []).play_round().round.dropped == ()
-    assert said == [
-        "round 1: place b does not answer; the round starts again without it",
+    assert lines == [
+        "round 1 starts again without the clients of place b",
         "round 1 waits for place b: 3 clients of 5 answer, and clients.least is 4",
     ]
 
@@ -117,9 +117,9 @@ def test_a_place_that_does_not_answer_is_absent_until_it_is_back(federation, pre
     monkeypatch.setattr(task_runner, "WAIT_PAUSE", 0.05)
     root, apart = federation
     write_listing(root, root / "data" / "all", "all", {}, root / "no")
-    silos, said = Silos.open(root / "data" / "all", "version"), []
+    silos, lines = Silos.open(root / "data" / "all", "version"), []
     private = ClientStore(str(root / "private" / "all" / "set" / "run"))
-    workers = PlaceWorkers(root, said.append, 0.5)
+    workers = PlaceWorkers(root, lines.append, 0.5)
     runner = PrefectRunner(workers)
     try:
         assert len(runner.map_cohorts(local_train, calls(silos, private))) == 2
@@ -140,4 +140,8 @@ def test_a_place_that_does_not_answer_is_absent_until_it_is_back(federation, pre
         assert workers.absent() == set()
     finally:
         workers.close()
-    assert said == ["local_train waits for place b, which does not answer", "place b answers again"]
+    assert lines == [
+        "place b is absent: no answer to local_train in 0.5 seconds",
+        "local_train waits for place b, which does not answer",
+        "place b answers again",
+    ]

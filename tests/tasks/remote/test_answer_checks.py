@@ -38,7 +38,7 @@ def lie(write_silos, separate) -> Any:
     apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
     args, usual = calls(apart.listed, ClientStore("/x/private/all/a/run"))[0]
 
-    def asked(options: Mapping[str, Any] = {}, **changes: Any) -> list[Message]:
+    def changed(options: Mapping[str, Any] = {}, **changes: Any) -> list[Message]:
         given = {**usual, "keep": None, **options}
 
         def send(step: str, content: bytes) -> bytes:
@@ -48,7 +48,7 @@ def lie(write_silos, separate) -> Any:
 
         return ask_place({"a": send}, "local_train", args, given)
 
-    return asked
+    return changed
 
 
 def of_first(change):

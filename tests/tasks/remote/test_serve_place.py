@@ -254,7 +254,7 @@ def test_a_place_that_answers_for_anothers_client_is_not_believed(write_silos, s
     def lie(step, content):
         return apart.ask("b")(step, pack_call(step, second, options))
 
-    with pytest.raises(UserError, match=r"Update\.clients: got rome, expected some of the clients that were asked"):
+    with pytest.raises(UserError, match=r"Update\.clients: got rome, expected some of the clients of the request"):
         ask_place({"a": lie}, "local_train", first, options)
 
 
