@@ -141,6 +141,7 @@ def ledgers(project: Project, new: bool) -> LedgersResult:
         RefusalError: If the store is missing.
     """
     folder, names = Path(project.ledgers.folder), [*project.silos.manifest.names]
+    project.silos.must_be_here()  # ledgers lie where rows do
     if new:
         make_store(folder, project.params.data)
         for name in names:

@@ -22,6 +22,7 @@ from silos.privacy.owner_file import OWNER_FILE
 from silos.sources.source_params import is_public
 
 if TYPE_CHECKING:
+    from tasks.execution.task_runner import PlainRunner
     from tasks.execution.worker_backends import Workers
 
 
@@ -174,6 +175,17 @@ class Project:
 
             return open_workers("places", 1, str(self.root), _print, lambda: PlaceWorkers(self.root, _print))
         return open_workers(runner.kind, runner.workers, runner.address, _print)
+
+    @property
+    def runner(self) -> "PlainRunner":
+        """Return what runs steps apart from a flow's tasks: in this process, or at the places where rows lie."""
+        from tasks.execution.task_runner import PlainRunner
+
+        if self.params.runner.kind != "places":
+            return PlainRunner()
+        from tasks.remote.place_workers import PlaceRunner
+
+        return PlaceRunner(root=self.root)
 
     @property
     def quantity(self) -> TaskMetrics:

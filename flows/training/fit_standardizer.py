@@ -80,7 +80,7 @@ def load_standardizer(project: Project) -> FittedStandardization:
                     return saved
             except (KeyError, TypeError, AttributeError):  # params of another version
                 unreadable.append(str(folder.path.relative_to(project.store.runs.parent)))
-    fitted = fit_standardizer(project.params, training_setup(project, 0), PlainRunner(), project.ledgers)
+    fitted = fit_standardizer(project.params, training_setup(project, 0), project.runner, project.ledgers)
     return replace(fitted, notes=(*fitted.notes, _note_of_unreadable(unreadable))) if unreadable else fitted
 
 

@@ -194,7 +194,10 @@ def model_spec(
     context_inputs: Weights = {}  # what a client's model reads besides its weights
     scaling = setup.silos.scaling
     is_private = isinstance(personal, ClientStateRefs) or bool(scaling.own_columns)
-    if is_private and (not of_clients or manifest.places):  # what clients keep stays at their places
+    if is_private and of_clients and manifest.places:  # what clients keep stays at their places
+        progress.current().say_once("no model of single clients is logged: what they keep stays at their places.")
+        return None
+    if is_private and not of_clients:
         return None
     if not model.is_personal:
         clients = setup.silos.clients

@@ -2,19 +2,22 @@
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prefect import Task
 
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import UserError, shown, some
-from tasks.execution.prefect_tasks import OpaqueArgument
+from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument
+from tasks.execution.task_runner import PlainRunner
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
-from tasks.messages.message_policy import Message
-from tasks.places.sessions import PlaceAwayError
+from tasks.messages.message_policy import Message, SentMessage
+from tasks.places.sessions import CoordinatorSession, PlaceAwayError
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack
 from tasks.remote.enrolment import open_sessions
@@ -63,12 +66,8 @@ class PlaceWorkers(Workers):
 
         One that is away deletes it another time.
         """
-        body = pack({"private": private, "section": section, "refs": tuple(sorted(refs))})
-        for place in sorted(self._ran):
-            try:
-                read_answer(self._sessions[place].ask(KEEP, body, KEEP_PATIENCE), str, place)
-            except PlaceAwayError as error:
-                self._say(f"{error} What its clients kept of earlier rounds stays there for now.")
+        ran = {place: self._sessions[place] for place in sorted(self._ran)}
+        _keep_at(ran, private, section, refs, self._say)
 
     def close(self) -> None:
         """End the sessions, after which a place forgets their last answers."""
@@ -77,7 +76,29 @@ class PlaceWorkers(Workers):
 
     @property
     def _asks(self) -> dict[str, Ask]:
-        return {place: functools.partial(session.ask, wait=STEP_PATIENCE) for place, session in self._sessions.items()}
+        return _asks_of(self._sessions)
+
+
+@dataclass(frozen=True)
+class PlaceRunner(PlainRunner):
+    """Sends each cohort's step to its place as `PlaceWorkers` does, without Prefect, and in a session of its own each time.
+
+    Attributes:
+        root: The coordinator's project.
+    """
+
+    root: Path = Path()
+
+    def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
+        with open_sessions(self.root) as sessions, ThreadPoolExecutor(len(sessions)) as threads:
+            asks = _asks_of(sessions)
+            answers = threads.map(lambda call: ask_place(asks, task.name, *call), calls)
+            return cast(list[list[SentMessage]], list(answers))
+
+    def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
+        """Let each place delete its clients' private state of a section but that of these references."""
+        with open_sessions(self.root) as sessions:
+            _keep_at(sessions, private, section, refs, lambda _: None)
 
 
 def ask_place(
@@ -102,6 +123,21 @@ def ask_place(
     if strangers:
         raise UserError(f"place {place}: got an answer for client {shown(min(strangers))}, expected some of its own.")
     return messages
+
+
+def _asks_of(sessions: Mapping[str, CoordinatorSession]) -> dict[str, Ask]:
+    return {place: functools.partial(session.ask, wait=STEP_PATIENCE) for place, session in sessions.items()}
+
+
+def _keep_at(
+    sessions: Mapping[str, CoordinatorSession], private: ClientStore, section: str, refs: Collection[str], say: Say
+) -> None:
+    body = pack({"private": private, "section": section, "refs": tuple(sorted(refs))})
+    for place, session in sessions.items():
+        try:
+            read_answer(session.ask(KEEP, body, KEEP_PATIENCE), str, place)
+        except PlaceAwayError as error:
+            say(f"{error} What its clients kept of earlier rounds stays there for now.")
 
 
 def _unwrapped(args: tuple[object, ...], options: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:

@@ -1,7 +1,7 @@
 """What a place answers: its part of the data without rows, steps on its rows, and which private state to keep."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -100,6 +100,9 @@ class PlaceServer:
             raise RefusalError(f"{private.folder}: got no folder of a run, expected one.")
         check_command(self.store, "run", read_manifest(self.data).names)
         private.keep(section, refs)
+        for folder in (Path(private.folder) / section, Path(private.folder)):
+            with suppress(OSError):  # it is not empty, or was never made
+                folder.rmdir()
         return ""
 
     def _part(self) -> PartOfData:

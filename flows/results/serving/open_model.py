@@ -138,6 +138,11 @@ def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> Serv
         setup = replace(setup, silos=silos.select(own))
         model = model.select(own) if model.is_personal else model
     spec = model_spec(opened.project, opened.scorer.method, setup, opened.round.private, model, of_clients=True)
+    if spec is None and setup.silos.manifest.places:
+        raise UserError(
+            f"{run}: got a model of which clients keep parts at their places, expected one that all clients share. Use it at "
+            "a place: `siloflow place fetch`, then `siloflow place predict`."
+        )
     if spec is None:
         raise UserError(
             f"{run}: got a model that cannot be served, expected one of built-in networks. Use another run."
