@@ -20,7 +20,7 @@ from silos.errors import UserError
 from silos.privacy.owner_file import least_rows_of
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import Manifest, schema_of
-from tasks.execution.task_runner import PlainRunner, RoundCost, Runner
+from tasks.execution.task_runner import RoundCost, Runner
 from tasks.fit_scale import combine_moments, report_moments
 from tasks.messages.statistics_messages import ScaleMoments
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
