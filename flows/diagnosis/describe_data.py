@@ -46,7 +46,7 @@ def overview_with_figure(project: Project) -> ShownOverview:
     silos, folder = project.silos, Path(project.silos.folder)
     entries = data_overview.opened_clients(silos.manifest)
     names = [entry.name for entry in entries]
-    checked = [] if project.params.runner.kind == "places" else names  # a place checks its own rows
+    checked = names if silos.is_here else []  # a place checks its own rows
     silos.check(checked)
     refused: Mapping[str, str] = {}
     if checked and (

@@ -16,6 +16,7 @@ from silos.io.atomic_io import write_bytes
 from silos.io.hashing import code_digest, file_hashes, listing_digest
 from silos.plugin_registry import Registered
 from silos.privacy.owned_source import check_source
+from silos.sources.source_params import AtPlaces
 from silos.sources.source_registry import content_hashes
 from silos.storage.partition_store import write
 from silos.versioning import data_versions, dvc_files
@@ -90,7 +91,14 @@ class ProjectData:
             yield
 
     def is_source_changed(self) -> bool:
-        """Return whether a file of the source differs from what data/ was made from, or whether that is unknown."""
+        """Return whether a file of the source differs from what data/ was made from, or whether that is unknown.
+
+        Of data at places, return whether one of them holds another part now; UserError if one does not answer.
+        """
+        if isinstance(self.params.source, AtPlaces):
+            from tasks.remote.gather_parts import are_parts_changed  # imports torch
+
+            return are_parts_changed(self.root, self.root / "data" / self.params.name)
         made_from = (read_json(self.root / SOURCE_HASHES) or {}).get(self.params.name, {})
         return bool(content_hashes(self.params.source, self.root) != made_from)
 

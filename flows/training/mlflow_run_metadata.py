@@ -118,7 +118,7 @@ def final_artifacts(
     client_table = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
     of_clients = project.params.tracking.personal_models
     content = model_spec(project, method, setup.silos, private, model, of_clients)
-    if content is None and of_clients and setup.silos.manifest.places:
+    if content is None and of_clients and not setup.silos.is_here:
         progress.current().say_once("no model of single clients is logged: what they keep stays at their places.")
     tags = {"weights_sha256": result["weights_sha256"]}
     logged: LoggedModel | None = None if content is None else {**content, "name": folder.name, "tags": tags}
@@ -196,7 +196,7 @@ def model_spec(
     context_inputs: Weights = {}  # what a client's model reads besides its weights
     scaling = silos.scaling
     is_private = isinstance(personal, ClientStateRefs) or bool(scaling.own_columns)
-    if is_private and (not of_clients or manifest.places):  # what clients keep stays at their places
+    if is_private and not (of_clients and silos.is_here):  # what clients keep stays at their places
         return None
     if not model.is_personal:
         clients = silos.clients

@@ -1,8 +1,9 @@
 """What a place answers: its part of the data without rows, steps on its rows, and which private state to keep."""
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,21 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.client_model import Model
 from models.diagnosis.client_summaries.query import Query
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import RefusalError, UserError, shown
+from silos.io.atomic_io import write_bytes
 from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, read_owner_file
-from silos.standardizer import NO_STANDARDIZATION
+from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import COLUMNS, read_manifest, schema_of, to_json
 from silos.storage.places import described, part_digest
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, run_step
-from tasks.remote.codec import RUNS, OpenedPlace, unpack_call
+from tasks.remote.codec import RUNS, OpenedPlace, unpack, unpack_call
 from tasks.remote.step_list import client_steps, offered_functions
 
-PART, KEEP, STATUS = "part", "keep", "status"
+PART, KEEP, STATUS, MODEL = "part", "keep", "status", "model"
 """The subjects that are no steps."""
+
+MODEL_FILE = "model.safetensors"
+"""The model that the coordinator sent last, below the folder of what belongs to it in a place's store."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,31 @@ class PartOfData:
 
 
 @dataclass(frozen=True)
+class SentModel:
+    """A finished model, with which a place predicts rows of its own clients.
+
+    Attributes:
+        name: What users know it by.
+        method: The name of its method.
+        settings: The options of the method, as JSON.
+        version: The number of its version in the coordinator's registry; empty if it has none.
+        run: The folder of its run at the coordinator.
+        scaling: How rows are scaled.
+        model: The shared weights, and references to what this place's clients keep.
+        private: Where they keep it.
+    """
+
+    name: str
+    method: str
+    settings: str
+    version: str
+    run: str
+    scaling: Standardization
+    model: Model
+    private: ClientStore
+
+
+@dataclass(frozen=True)
 class PlaceServer:
     """Answers a coordinator's requests.
 
@@ -49,12 +80,14 @@ class PlaceServer:
         store: The store of its silos, with the owner's file.
         working: Protects data/ from changes while a request is answered.
         note: Receives the subject of each request, and why it failed; nothing if it did not.
+        earlier: Opens the silos in an earlier version, by the digest of that part; UserError if there is none.
     """
 
     data: Path
     store: Path
     working: Callable[[], AbstractContextManager[None]]
     note: Callable[[str, str], None]
+    earlier: Callable[[str], AbstractContextManager[Silos]] | None = None
 
     def respond(self, header: Header, body: bytes) -> bytes:
         """Return the encoded answer to an authentic request."""
@@ -69,14 +102,19 @@ class PlaceServer:
         return OpenedPlace(silos, part_digest(self.data), self.store, offered_functions())
 
     def _respond(self, subject: str, body: bytes) -> object:
-        with self.working():
+        with self.working(), ExitStack() as opened:
             if subject == PART:
                 return self._part()
             if subject == STATUS:
                 return described(read_manifest(self.data))
             place = self.open()
+            if subject == MODEL:
+                return self._take_model(body, place)
             if subject == KEEP:
                 return self._keep(**cast(Any, unpack_call(body, _KEEP, place)))
+            earlier = self.earlier
+            if earlier is not None and _is_report(subject):  # training reads present rows only
+                place = replace(place, earlier=cache(lambda digest: opened.enter_context(earlier(digest))))
             return run_step(subject, body, place, self._check)
 
     def _check(self, step: str, silos: Silos, arguments: Mapping[str, object]) -> None:
@@ -84,7 +122,7 @@ class PlaceServer:
 
         What silos report of their rows is of rows as they are, and in the features that they have.
         """
-        is_report = client_steps()[step].fn.__module__.startswith("tasks.diagnosis.")
+        is_report = _is_report(step)
         if (is_report or step == "report_moments") and silos.scaling != NO_STANDARDIZATION:
             raise RefusalError(f"{step}: got rows that are scaled, expected rows as they are.")
         if is_report:
@@ -105,6 +143,13 @@ class PlaceServer:
                 folder.rmdir()
         return ""
 
+    def _take_model(self, body: bytes, place: OpenedPlace) -> str:
+        """Keep a model that can be read; `siloflow place predict` opens it."""
+        check_command(self.store, "run", place.silos.clients)
+        sent: SentModel = unpack(body, SentModel, place)
+        write_bytes(self.store / RUNS / MODEL_FILE, body)
+        return f"has {shown(sent.run)}"
+
     def _part(self) -> PartOfData:
         path = self.store / OWNER_FILE
         if not path.is_file():
@@ -122,6 +167,11 @@ class PlaceServer:
 
 
 _KEEP: Mapping[str, object] = {"private": ClientStore, "section": str, "refs": tuple[str, ...]}
+
+
+def _is_report(step: str) -> bool:
+    """Return whether a step reports to a diagnosis, through the ledgers of the silos."""
+    return step in client_steps() and client_steps()[step].fn.__module__.startswith("tasks.diagnosis.")
 
 
 def _check_features(arguments: Mapping[str, object], silos: Silos) -> None:

@@ -25,6 +25,17 @@ class PlaceState(TypedDict):
     """What it holds, or why it does not answer."""
 
 
+class PlaceModels(TypedDict):
+    """What `place send` prints."""
+
+    run: str
+    """The folder of the run whose model was sent."""
+    version: str | None
+    """The number of its version in the registry; None if it was sent as a run."""
+    places: list[PlaceState]
+    """What each place answers: that it has the model, or why not."""
+
+
 class PlaceStatus(TypedDict):
     """What `place status` prints."""
 
