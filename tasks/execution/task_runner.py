@@ -262,8 +262,8 @@ def cohort_calls(silos: Silos, stack: int, workers: int, *args: object, **option
 def bind_arguments(cohort: Cohort, args: tuple[object, ...], options: Mapping[str, object]) -> Call:
     """Return the call of a step for a cohort, with the part of each argument that belongs to its clients.
 
-    A Model, ClientStateRefs, silos at places, or mapping from clients of the data is reduced to the cohort's clients, or to the members
-    of a pooled client. This includes values inside lists, tuples and other mappings.
+    A Model, ClientStateRefs, silos at places, or mapping from clients of the data is reduced to the cohort's clients, or to
+    the members of a pooled client. This includes values inside lists, tuples and other mappings.
     """
     own_options = {name: _select_clients(value, cohort) for name, value in options.items()}
     return (cohort, *(_select_clients(value, cohort) for value in args)), own_options

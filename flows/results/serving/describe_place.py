@@ -67,8 +67,8 @@ def _earlier_part(project: Project, digest: str) -> Iterator[Silos]:
     files = find_part(project.root, name, digest)
     if files is None:
         raise UserError(
-            f"data/{name}: got an earlier part that this place's DVC cache does not have, expected one that it has. Bring it "
-            "back with `siloflow data use`, or compare with another version."
+            f"data/{name}: got an earlier part that this place's DVC cache does not have, expected one that it has. Bring "
+            "it back with `siloflow data use`, or compare with another version."
         )
     with scratch_dir(project.root / "cache" / "versions" / f"part-{digest}") as folder:
         link_partition(project.root, name, files, folder / name)
