@@ -410,8 +410,9 @@ class _VersionPartition:
 
     def fills_in_means(self) -> bool:
         """Return whether a mean replaces missing values of some feature, in rows that lie here."""
-        is_here = self._manifest is not None and not self._manifest.places
-        return is_here and any(feature.fill == "mean" for feature in self._manifest.features)
+        if self._manifest is None or self._manifest.places:
+            return False
+        return any(feature.fill == "mean" for feature in self._manifest.features)
 
     def present_values(self, client: str) -> str:
         """Hash the rows of a client, with 0 instead of each filled-in value."""

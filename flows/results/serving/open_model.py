@@ -42,7 +42,6 @@ class OpenModel:
         version: The number of its version in the registry; None if it was opened as a run.
         run: The folder of its run, relative to the project; None if its version does not name it.
         served: What predicts: preprocessing, weights and classes, as they were logged.
-        scaling: How rows were scaled in training; None if the project's runs say so.
     """
 
     name: str
@@ -50,12 +49,16 @@ class OpenModel:
     version: str | None
     run: str | None
     served: ServedModel
-    scaling: Standardization | None = None
 
     @property
     def card(self) -> ModelCard:
         """Return what describes the model's inputs and outputs."""
         return self.served.card
+
+    @property
+    def scaling(self) -> Standardization:
+        """Return how rows were scaled in training."""
+        return Standardization.from_json(self.served.card)
 
     def predict(
         self, rows: Any, client: str = "", statistics: Sequence[float] = (), made_as: str = ""

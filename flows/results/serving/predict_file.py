@@ -33,7 +33,7 @@ def predict_file(
     model: str,
     keep: Sequence[str] = (),
     skip_bad_rows: bool = False,
-    opens: Callable[[Project, str, Sequence[str]], OpenModel] = open_model,
+    opens: Callable[[Project, str, Sequence[str]], OpenModel] | None = None,
 ) -> Predictions:
     """Write the number, label, probabilities and entropy of each row, and return what was written.
 
@@ -45,7 +45,7 @@ def predict_file(
         model: `champion`, or the run's folder or name.
         keep: Columns of the file to copy to the output, besides those that `data.source` says are no features.
         skip_bad_rows: Leave out rows that cannot be predicted.
-        opens: Opens the model for some clients, as `open_model` does.
+        opens: Opens the model for some clients; `open_model` if None.
 
     Raises:
         UserError: For a model, client or file that cannot be used, and for a row that the model does not take.
@@ -55,7 +55,7 @@ def predict_file(
     file = _open(project.root / input, input, skip_bad_rows, place, output)
     _check_keep(keep, file)
     own = _own_clients(project, file)
-    opened = opens(project, model, _distinct([*(own or ()), client]))
+    opened = (opens or open_model)(project, model, _distinct([*(own or ()), client]))
     predictor = RowPredictor(project, opened, "--client")
     if own is None or client is not None:
         _check_client(predictor, client)
