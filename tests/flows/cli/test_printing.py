@@ -93,6 +93,10 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         10,
     ),
+    "sent": (
+        {"run": EVIL, "version": "1", "places": [{"place": EVIL, "joined": True, "answer": EVIL}]},
+        3,
+    ),
     "ends": (
         {
             **{"role": "place", "name": EVIL, "address": EVIL, "fingerprint": EVIL},
