@@ -204,6 +204,7 @@ def print_place(answer: "PlaceDescription", console: "PlainConsole") -> None:
         console.print(f"  silo      {silo['silo']}: {rows} rows{f'; {limits}' if limits else ''}")
     if len(answer["silos"]) > _MOST_SILOS:
         console.print(f"            and {len(answer['silos']) - _MOST_SILOS} more; --json lists them")
+    console.print(f"  machine   {', '.join(f'{key} {value}' for key, value in answer['machine'].items())}")
     console.print(
         f"{answer['owner_file']} decides what it may ask. It may ask for these steps, and for no other code:",
     )

@@ -159,13 +159,13 @@ def constant_prediction(silos: Silos, runner: PlainRunner, store: ClientStore) -
     the first is returned. Clients report sums, and only for ten different rows or more; None if none reports any.
     """
     messages: list[TargetSums] = map_clients(runner, sum_targets, silos, stack=_STACK, private=store)
-    rows = sum(message.rows.numpy() for message in messages)
-    count = int(np.sum(rows))
+    rows: np.ndarray = np.sum([message.rows.numpy() for message in messages], axis=0)
+    count = int(rows.sum())
     if not count:
         return None
     if silos.manifest.task == "regression":
         return Constant(sum(float(message.total) for message in messages) / count)
-    return Constant(float(np.argmax(rows)), tuple((rows / count).tolist()))
+    return Constant(float(rows.argmax()), tuple((rows / count).tolist()))
 
 
 def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> BaselineAnswer:

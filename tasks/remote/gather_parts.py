@@ -16,7 +16,7 @@ from tasks.places.sessions import CoordinatorSession, PlaceFailedError
 from tasks.remote.answer_steps import read_answer
 from tasks.remote.codec import pack
 from tasks.remote.enrolment import coordinator_address, is_place, open_sessions, own_key, place_record, places_of
-from tasks.remote.serve_place import MODEL, PART, STATUS, PartOfData, SentModel
+from tasks.remote.serve_place import MODEL, PART, STATUS, PartOfData, SentModel, machine_of
 from tasks.remote.step_list import offered_functions
 from tasks.tracking.result_types.place_results import PlaceState, PlaceStatus
 
@@ -26,8 +26,8 @@ LISTING_PATIENCE, MODEL_PATIENCE = 60.0, 120.0
 
 def write_listing(
     root: Path, folder: Path, name: str, recipe: Mapping[str, Any], common: Path
-) -> tuple[Manifest, dict[str, Any]]:
-    """Write the manifest of all places' silos; return it, and what their owners allow by silo.
+) -> tuple[Manifest, dict[str, Any], list[str]]:
+    """Write the manifest of all places' silos; return it, what their owners allow by silo, and notes.
 
     Args:
         root: The coordinator's project.
@@ -57,9 +57,21 @@ def write_listing(
         (folder / COMMON).write_bytes(common.read_bytes())
     (folder / COLUMNS).write_bytes(to_bytes(manifest.clients))
     (folder / MANIFEST).write_bytes(to_json(manifest))
-    return manifest, {
-        client: policy for place, part in parts.items() for client, policy in _policies(place, part, manifest)
-    }
+    allowed = {client: policy for place, part in parts.items() for client, policy in _policies(place, part, manifest)}
+    return manifest, allowed, machine_notes({place: part.machine for place, part in parts.items()})
+
+
+def machine_notes(machines: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Name in what the machines of places, and the coordinator's, differ, since the last bits of results depend on it."""
+    notes = []
+    for key, own in machine_of().items():
+        ends: dict[str, list[str]] = {own: ["the coordinator"]}
+        for place, machine in machines.items():
+            ends.setdefault(shown(machine.get(key, "unknown"), 40), []).append(place)
+        if len(ends) > 1:
+            differ = "; ".join(f"{value} at {some(names, 3)}" for value, names in ends.items())
+            notes.append(f"{key} differs, so that the last bits of results may, too: {differ}")
+    return notes
 
 
 def _policies(place: str, part: PartOfData, manifest: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:

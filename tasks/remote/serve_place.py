@@ -1,5 +1,6 @@
 """What a place answers: its part of the data without rows, steps on its rows, and which private state to keep."""
 
+import platform
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -38,12 +39,20 @@ class PartOfData:
     """A place's part of the data: its manifest and columns as bytes, and what its owner's file allows, by silo.
 
     manifest, columns: uint8. How the source is read stays at the place: its path, and columns that are no features.
+    machine: As `machine_of` returns it.
     """
 
     digest: str
     manifest: Tensor
     columns: Tensor
     policies: Mapping[str, Mapping[str, str | int | float | bool | tuple[str, ...]]]
+    machine: Mapping[str, str]
+
+
+def machine_of() -> dict[str, str]:
+    """Return what the last bits of results depend on besides data and settings: torch's version, and the processor."""
+    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return {"torch": str(torch.__version__), "processor": processor}
 
 
 @dataclass(frozen=True)
@@ -163,6 +172,7 @@ class PlaceServer:
             _bytes(to_json(replace(manifest, params={}, raw=None))),
             _bytes((self.data / COLUMNS).read_bytes()),
             {client: owner.of(client).model_dump(exclude_defaults=True) for client in manifest.names},
+            machine_of(),
         )
 
 

@@ -24,6 +24,7 @@ SITES = {"north": ("oslo", "bergen", "tromso"), "south": ("rome", "bari")}
 METHODS = ("fedavg", "scaffold")
 SEEDS = ("--seeds", "0,1")
 SMALL = ("--set", "training.rounds=2")
+HERE = ("--set", "runner.kind=threads")
 AT_PLACES = {"source": {"kind": "places"}, "split": {"validation": 0, "test": 0}}
 
 
@@ -95,26 +96,77 @@ def compared(federation: Any) -> Any:
     )
 
 
-def test_a_comparison_and_a_diagnosis_over_places_have_the_bits_of_one_machine(federation: Any, compared: Any) -> None:
-    over_places, diagnosis = compared
-    folder = federation.home / "together"
-    shutil.copytree(
-        federation.home / "coordinator", folder, ignore=shutil.ignore_patterns("runs", ".places", ".prefect")
-    )
-    (name,) = (path.name for path in (folder / "data").iterdir() if path.is_dir())
+@pytest.fixture(scope="module")
+def together(federation: Any, compared: Any) -> Path:
+    """One machine with the rows of all places, as the coordinator lists them: the same comparison was typed there."""
+    folder: Path = federation.home / "together"
+    shutil.copytree(federation.home / "coordinator", folder, ignore=shutil.ignore_patterns("runs", ".prefect"))
+    cell_secret(folder / "private")  # a partition of own rows would have made it
+    record_rows(federation, folder)
+    return folder
+
+
+def record_rows(federation: Any, folder: Path) -> None:
+    """Copy the present listing and rows into a folder that has them all."""
+    (listing,) = (path for path in (federation.home / "coordinator" / "data").iterdir() if path.is_dir())
+    shutil.rmtree(folder / "data" / listing.name)
+    shutil.copytree(listing, folder / "data" / listing.name)
     for place in SITES:
         (source,) = (path for path in (federation.home / place / "data").iterdir() if path.is_dir())
         for file in source.glob("*.safetensors"):
             if file.name != "manifest.safetensors":
-                shutil.copy(file, folder / "data" / name / file_at(place, file.name))
-    cell_secret(folder / "private")  # a partition of own rows would have made it
+                shutil.copy(file, folder / "data" / listing.name / file_at(place, file.name))
     subprocess.run(["dvc", "add", "-q", "data"], cwd=folder, check=True, env=with_scripts())
-    here = ("--set", "runner.kind=threads")
-    on_one_machine = federation.type("together", "compare", *METHODS, *SEEDS, *SMALL, *here)
-    assert outcomes(on_one_machine, folder) == outcomes(over_places, federation.home / "coordinator")
-    again = federation.type("together", "diagnose", *here)
+
+
+@pytest.fixture(scope="module")
+def on_one_machine(federation: Any, together: Path) -> Any:
+    """What the comparison and the diagnosis answer there."""
+    return federation.type("together", "compare", *METHODS, *SEEDS, *SMALL, *HERE), federation.type(
+        "together", "diagnose", *HERE
+    )
+
+
+def test_a_comparison_and_a_diagnosis_over_places_have_the_bits_of_one_machine(
+    federation: Any, compared: Any, on_one_machine: Any
+) -> None:
+    (over_places, diagnosis), (here, again) = compared, on_one_machine
+    assert outcomes(here, federation.home / "together") == outcomes(over_places, federation.home / "coordinator")
+    assert here["baseline"] == over_places["baseline"]
+    assert over_places["baseline"]["metrics"]["accuracy/mean"] > 0
     assert again["pairs"] == diagnosis["pairs"]
     assert again["groups"] == diagnosis["groups"]
+
+
+def test_a_champion_is_promoted_and_predicts_at_a_place_as_on_one_machine(federation: Any, on_one_machine: Any) -> None:
+    promoted = [federation.type(where, "promote", *more) for where, more in (("coordinator", ()), ("together", HERE))]
+    assert [{key: one[key] for key in ("decision", "version", "reason")} for one in promoted[:1]] == [
+        {"decision": "promoted", "version": promoted[1]["version"], "reason": promoted[1]["reason"]}
+    ]
+    scores = [federation.type(where, "evaluate", *more) for where, more in (("coordinator", ()), ("together", HERE))]
+    assert scores[0]["clients"] == scores[1]["clients"]
+    rows = federation.home / "new.csv"
+    rows.write_text("age,crp\n61,12\n90,30.5\n40,2\n")
+    assert federation.type("coordinator", "place", "send")["version"] == promoted[0]["version"]
+    assert predicted(federation, "champion") == predicted(federation, "champion", at_place=True)
+    runs = [
+        federation.type(where, "run", "ditto", *more)
+        for where, more in (("coordinator", SMALL), ("together", (*SMALL, *HERE)))
+    ]
+    federation.type("coordinator", "place", "send", runs[0]["folder"])
+    assert predicted(federation, runs[1]["folder"]) == predicted(federation, runs[0]["folder"], at_place=True)
+    code, _, error = federation.run(
+        "coordinator", "predict", "../new.csv", "--output", "o.csv", "--model", runs[0]["folder"], "--client", "oslo"
+    )
+    assert code == 2
+    assert "`siloflow place send`" in error
+
+
+def predicted(federation: Any, model: str, at_place: bool = False) -> str:
+    """The labels and probabilities of oslo's new rows: by the model that was sent to its place, or on one machine."""
+    where, words = ("north", ("place", "predict")) if at_place else ("together", ("predict", "--model", model, *HERE))
+    federation.type(where, *words, "../new.csv", "--output", "labels.csv", "--client", "oslo")
+    return (federation.home / where / "labels.csv").read_text()
 
 
 def test_no_row_is_at_the_coordinator_and_no_port_is_open_at_a_place(federation: Any, compared: Any) -> None:
@@ -124,7 +176,9 @@ def test_no_row_is_at_the_coordinator_and_no_port_is_open_at_a_place(federation:
     for process in federation.serving.values():
         assert process.poll() is None
         assert not [c for c in psutil.Process(process.pid).net_connections() if c.status == psutil.CONN_LISTEN]
-    code, _, error = federation.run("coordinator", "show")
+    shown = federation.type("coordinator", "show")
+    assert [client["name"] for client in shown["clients"]] == ["bergen", "oslo", "tromso", "bari", "rome"]
+    code, _, error = federation.run("coordinator", "data", "ledger")
     assert code == 2
     assert "got rows at place north, which do not leave it" in error
 
@@ -155,6 +209,23 @@ def test_a_place_refuses_what_its_owner_does_not_allow(federation: Any, compared
     assert code == 2
     assert "place south" in error
     assert "under messages" in error
+
+
+def test_watch_finds_new_rows_of_a_place_as_on_one_machine(federation: Any, together: Path) -> None:
+    """The last test: it changes a place's data."""
+    rng = np.random.default_rng(5)
+    (source,) = (federation.home / "north").glob("north.csv")
+    with source.open("a") as file:
+        file.writelines(f"oslo,{rng.normal(90, 6):.0f},{rng.gamma(2, 8):.1f},{label}\n" for label in ["yes", "no"] * 30)
+    federation.type("north", "partition")
+    seen = [federation.type("coordinator", "watch", "--once", *SMALL)]
+    record_rows(federation, together)
+    seen.append(federation.type("together", "watch", "--once", *SMALL, *HERE))
+    assert seen[0]["changed"] == {"oslo": "changed"}
+    assert seen[0]["shifted"][0]["client"] == "oslo"
+    for key in ("outcome", "champion", "changed", "shifted", "unchecked", "unseen"):
+        assert seen[0][key] == seen[1][key], key
+    assert seen[0]["decision"]["reason"] == seen[1]["decision"]["reason"]
 
 
 def outcomes(answer: Any, folder: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from silos.storage.places import part_digest
 from silos.versioning.data_versions import find_part, link_partition
 from tasks.places.sessions import PlaceSessions
 from tasks.remote.enrolment import open_membership, place_record
-from tasks.remote.serve_place import PlaceServer
+from tasks.remote.serve_place import PlaceServer, machine_of
 from tasks.remote.step_list import client_steps, returned_by
 from tasks.tracking.result_types.place_results import PlaceDescription
 
@@ -97,6 +97,7 @@ def describe_place(project: Project) -> PlaceDescription:
             }
             for name, rows in zip(table.names, table.rows.tolist(), strict=True)
         ],
+        "machine": machine_of(),
         "steps": sorted(client_steps()),
         "messages": sorted({kind.__name__ for step in client_steps() for kind in _messages(returned_by(step))}),
     }

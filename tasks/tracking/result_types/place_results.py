@@ -67,6 +67,8 @@ class PlaceDescription(TypedDict):
     classes: list[str]
     features: list[str]
     silos: list[DescribedSilo]
+    machine: dict[str, str]
+    """What the last bits of results depend on: the version of torch, and the processor."""
     steps: list[str]
     """The steps that it may be asked to run."""
     messages: list[str]

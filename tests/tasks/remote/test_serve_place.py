@@ -35,9 +35,9 @@ from tasks.places.sessions import PlaceSessions
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import RUNS, pack, unpack
 from tasks.remote.enrolment import accept, invite, join, open_membership, open_sessions, own_key, set_up
-from tasks.remote.gather_parts import are_parts_changed, ask_states, send_to_places, write_listing
+from tasks.remote.gather_parts import are_parts_changed, ask_states, machine_notes, send_to_places, write_listing
 from tasks.remote.place_workers import PlaceRunner, PlaceWorkers, ask_place
-from tasks.remote.serve_place import KEEP, MODEL, MODEL_FILE, PART, PlaceServer, SentModel
+from tasks.remote.serve_place import KEEP, MODEL, MODEL_FILE, PART, PlaceServer, SentModel, machine_of
 from tasks.remote.step_list import returned_by
 
 pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs'")  # there is no flow around the steps
@@ -74,7 +74,7 @@ def federation(write_silos, separate, tmp_path):
 
 
 def listing(root, apart):
-    manifest, policies = write_listing(root, root / "data" / "all", "all", {}, root / "no")
+    manifest, policies, _ = write_listing(root, root / "data" / "all", "all", {}, root / "no")
     return Silos.open(root / "data" / "all", "version"), manifest, policies
 
 
@@ -233,6 +233,13 @@ def test_a_place_keeps_a_model_that_it_can_read_and_no_other(federation):
     assert (place.store / RUNS / MODEL_FILE).exists()
     with pytest.raises(UserError, match="place c: got data of this place, which has not joined"):
         send_to_places(root, {"c": sent})
+
+
+def test_machines_that_differ_are_named(federation):
+    assert write_listing(federation[0], federation[0] / "data" / "all", "all", {}, federation[0] / "no")[2] == []
+    assert machine_notes({"a": machine_of(), "b": {**machine_of(), "torch": "1.0"}}) == [
+        f"torch differs, so that the last bits of results may, too: {torch.__version__} at the coordinator, a; 1.0 at b"
+    ]
 
 
 def test_what_runs_without_a_flow_asks_places_as_well(federation):
