@@ -112,10 +112,14 @@ class PlaceServer:
 
     def _respond(self, subject: str, body: bytes) -> object:
         with self.working(), ExitStack() as opened:
-            if subject == PART:
-                return self._part()
             if subject == STATUS:
                 return described(read_manifest(self.data))
+            if not (path := self.store / OWNER_FILE).is_file():
+                raise RefusalError(
+                    f"{path} is missing, so that these silos report nothing. `siloflow partition` makes it."
+                )
+            if subject == PART:
+                return self._part()
             place = self.open()
             if subject == MODEL:
                 return self._take_model(body, place)
@@ -160,10 +164,7 @@ class PlaceServer:
         return f"has {shown(sent.run)}"
 
     def _part(self) -> PartOfData:
-        path = self.store / OWNER_FILE
-        if not path.is_file():
-            raise RefusalError(f"{path} is missing, so that these silos report nothing. `siloflow partition` makes it.")
-        owner, manifest = read_owner_file(path), read_manifest(self.data)
+        owner, manifest = read_owner_file(self.store / OWNER_FILE), read_manifest(self.data)
         if manifest.places:
             raise UserError("data: got data whose rows lie at other places, expected a place's own.")
         check_command(self.store, "partition", manifest.names)

@@ -181,6 +181,12 @@ def test_no_row_is_at_the_coordinator_and_no_port_is_open_at_a_place(federation:
     code, _, error = federation.run("coordinator", "data", "ledger")
     assert code == 2
     assert "got rows at place north, which do not leave it" in error
+    (copy,) = (coordinator / "private").glob("*/owner.yaml")
+    kept = copy.rename(copy.with_suffix(".away"))
+    code, _, error = federation.run("coordinator", "show")
+    kept.rename(copy)
+    assert code == 2
+    assert "`siloflow partition` copies it again" in error
 
 
 def test_a_place_that_was_killed_continues_with_the_same_bits(federation: Any, compared: Any) -> None:

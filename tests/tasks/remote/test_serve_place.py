@@ -204,9 +204,14 @@ def test_a_place_that_answers_for_anothers_client_is_not_believed(write_silos, s
         ask_place({"a": lie}, "local_train", first, options)
 
 
-def test_a_place_without_an_owners_file_lists_nothing(federation):
+def test_a_place_without_an_owners_file_lists_nothing_and_runs_no_step(federation):
     root, apart = federation
+    silos, _, _ = listing(root, apart)
     (apart.places["b"].store / OWNER_FILE).unlink()
+    private = ClientStore(str(root / "private" / "all" / "set" / "run"))
+    with pytest.raises(RefusalError, match="so that these silos report nothing"):
+        map_clients(PlaceRunner(root=root), sum_targets, silos, stack=4, private=private)
+    shutil.rmtree(silos.folder)
     with pytest.raises(RefusalError, match="so that these silos report nothing"):
         listing(root, apart)
     assert policy_of(apart.places["a"].store, "oslo")
