@@ -1,7 +1,8 @@
 """Measure which shifts the diagnosis still sees if silos report no cell of one to nine rows of a class.
 
 Two silos of patients have five numbers, one of them skewed and one with missing values, and three categories. Of two
-classes one has 30 % of the rows. Each pair is drawn once, and diagnosed with and without least rows of a cell.
+classes one has 30 % of the rows; some of its rows may be of a third class. Each pair is drawn once, and diagnosed with and
+without least rows of a cell.
 """
 
 from collections import Counter
@@ -24,6 +25,7 @@ from models.diagnosis.client_summaries.client_summary import (
 )
 from models.diagnosis.client_summaries.common_cells import count_in, counts_of_pairs
 from models.diagnosis.client_summaries.least_cells import (
+    columns_in_cells,
     fill_few_missing,
     merge_cells_of_client,
     moments_show_cells,
@@ -37,7 +39,9 @@ from models.diagnosis.correlation_tests import refine_findings
 from models.diagnosis.diagnose_pairs import diagnose_pairs
 from models.diagnosis.guarded_tests import TYPES
 
-SIZES = (300, 1000, 3000)
+SIZES = ((300, 0), (1000, 0), (1000, 24), (3000, 0))
+"""Rows of a silo, and the expected rows of a rare third class among them."""
+
 DRAWS, ALIKE_DRAWS = 50, 200
 LEAST = (ANY_ROWS, LEAST_ROWS)  # rows of a cell: without and with the guard
 
@@ -115,18 +119,22 @@ def cells_cost(say: Callable[[str], None], draws: int = DRAWS, alike: int = ALIK
     """Diagnose pairs of each shift and size, with and without least rows of a cell."""
     intercept, lines = _intercept(), []
     for shift, (truth, also, _) in SHIFTS.items():
-        for rows in SIZES:
+        for rows, rare in SIZES:
             times, found = draws if truth else alike, {least: Counter[str]() for least in LEAST}
             cells = dict.fromkeys(LEAST, 0.0)
             for draw in range(times):
-                pair = _pair(shift, rows, draw, intercept)
+                pair = _pair(shift, rows, draw, intercept, rare)
                 for least in LEAST:
                     named, number = diagnose(pair, least)
                     found[least][named] += 1
                     cells[least] += number / times
             counted = [_counted(found[least], truth, also) | {"cells": cells[least]} for least in LEAST]
-            lines.append({"shift": shift, "rows": rows, "draws": times, "off": counted[0], "on": counted[1]})
-            say(f"{shift}, {rows:,} rows: {counted[0]['named']} and {counted[1]['named']} of {times}")
+            lines.append(
+                {"shift": shift, "rows": rows, "rare": rare, "draws": times, "off": counted[0], "on": counted[1]}
+            )
+            say(
+                f"{shift}, {rows:,} rows, {rare} of a rare class: {counted[0]['named']} and {counted[1]['named']} of {times}"
+            )
     return {"least_cell": LEAST_ROWS, "lines": lines}
 
 
@@ -146,9 +154,11 @@ def _intercept() -> float:
     return float(brentq(lambda intercept: expit(score + intercept).mean() - Law.positive, -20.0, 20.0))
 
 
-def _pair(shift: str, rows: int, draw: int, intercept: float) -> list[tuple[np.ndarray, np.ndarray]]:
+def _pair(shift: str, rows: int, draw: int, intercept: float, rare: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng([22, draw, rows, [*SHIFTS].index(shift)])
     pair = [law.draw(rng, rows, intercept) for law in (Law(), SHIFTS[shift][2])]
+    for _, y in pair if rare else ():
+        y[rng.choice(np.flatnonzero(y), rng.poisson(rare), replace=False)] = 2
     return pair[::-1] if draw % 2 else pair
 
 
@@ -159,7 +169,8 @@ def diagnose(pair: list[tuple[np.ndarray, np.ndarray]], least_cell: int) -> tupl
     names = tuple(f"x{at}" for at in range(both.shape[1]))
     categories = ((None,) * _NUMBERS) + _CATEGORIES
     missing = tuple(np.isnan(both).any(0).tolist())
-    layout = Layout(names, categories, middle - reach, middle + reach, _BINS, 2, missing=missing)
+    classes = 1 + max(int(y.max()) for _, y in pair)
+    layout = Layout(names, categories, middle - reach, middle + reach, _BINS, classes, missing=missing)
     summaries = concatenate_summaries([summarize_with_least_cells(x, y, layout, least_cell) for x, y in pair])
     first, second = np.array([0]), np.array([1])
     found = diagnose_pairs(summaries, layout, first, second)
@@ -184,10 +195,14 @@ def summarize_with_least_cells(x: np.ndarray, y: np.ndarray, layout: Layout, lea
     """Summarise the rows of a silo, none of which are copies, as it reports them."""
     ids = np.arange(len(y))
     column = assign_columns(y, ids, layout)
-    counted_in = merge_cells_of_client(x, column, ids, layout, LEAST_ROWS, least_cell)
-    filled = fill_few_missing(x, column, counted_in, np.zeros((x.shape[1], layout.classes + 1), bool))
-    shown = moments_show_cells(x, column, ids, layout, counted_in, least_cell)
+    in_cells = columns_in_cells(column, ids, layout, least_cell)
+    counted_in, merged = (
+        merge_cells_of_client(x, columns, ids, layout, LEAST_ROWS, least_cell) for columns in (in_cells, column)
+    )
+    filled = fill_few_missing(x, column, merged, np.zeros((x.shape[1], layout.classes + 1), bool))
+    shown = moments_show_cells(x, column, ids, layout, merged, least_cell)
     moments = np.where(shown[:, None, None], np.nan, summarize(filled, y, ids, layout).moments)
     whole = summarize(x, y, ids, layout)
+    whole.counts[..., np.setdiff1d(column.index, column.index[in_cells.reported])] = 0
     counts = count_in(whole.counts, counted_in[None])
     return replace(whole, counts=counts, moments=moments, counted_in=counted_in[None])

@@ -26,7 +26,7 @@ def bench(
         bool, typer.Option("--intervals", help="How often the intervals of a comparison cover a known truth.")
     ] = False,
     cells: Annotated[
-        bool, typer.Option("--cells", help="What least rows of a cell cost a diagnosis: 15 minutes.")
+        bool, typer.Option("--cells", help="What least rows of a cell cost a diagnosis: 20 minutes.")
     ] = False,
     serving: Annotated[bool, typer.Option("--serving", help="How long requests to a served model take.")] = False,
     advice: Annotated[
@@ -181,11 +181,11 @@ def _keeper(root: Path, wanted: bool) -> Any:
 
 
 def _print(name: str) -> Callable[[Any, Any], None]:
-    """Return the function of benchmarks/render_benchmark.py, which is imported only where a person reads the answer."""
+    """Return the function of benchmarks/print_benchmark.py, which is imported only where a person reads the answer."""
 
     def printer(answer: Any, console: Any) -> None:
-        from benchmarks import render_benchmark
+        from benchmarks import print_benchmark
 
-        getattr(render_benchmark, name)(answer, console)
+        getattr(print_benchmark, name)(answer, console)
 
     return printer

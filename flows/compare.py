@@ -427,7 +427,7 @@ def _measure(plan: Plan, method: str, drawn: Sequence[Drawn]) -> MeasuredPair | 
         project = projects[plan.reference]
         called = f"{method} against {plan.reference}" + (f", partition {index + 1}" if index else "")
         with project.workers() as workers:
-            runner = PrefectRunner(workers, called)
+            runner = PrefectRunner(workers, called, waits=True)
             partitions.append(strata_of_pairs(runner, project.scored.federated(), first, second, project.quantity))
     return MeasuredPair(*pair, seeds, partitions) if partitions and all(partitions) else None
 

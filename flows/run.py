@@ -94,7 +94,7 @@ def _run_in_folder(
         result = folder.finished()
         if result is not None and result["mlflow_run_id"] is not None:
             return result
-        run = open_run(project, method, setup, identity, folder, PrefectRunner(workers), began)
+        run = open_run(project, method, setup, identity, folder, PrefectRunner(workers, waits=True), began)
         extra = user_callbacks(project.params.callbacks)
         return Trainer(run, default_callbacks(project.params.evaluation, extra, bool(until))).fit(until)
 

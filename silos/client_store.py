@@ -2,20 +2,25 @@
 
 import hashlib
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from silos.errors import UserError
+from silos.errors import RefusalError, UserError
 from silos.io.atomic_io import file_stamp, unfinished, write_bytes
 from silos.param_types import is_plain
 from silos.privacy.owner_file import secret_of_run
 from silos.privacy.secret import Secret
 
+StateKind = Literal["weights", "sendable", "optimiser", "variates", "duals", "sites", "statistics", "outcomes"]
+"""What a private section holds: weights that stay, whole models that may be sent later, and what steps keep for later."""
+
+STATE_KINDS: tuple[StateKind, ...] = get_args(StateKind)
+_KINDS = ".kinds"  # the folder with the kind of each section
 _KEYED = "k"  # the first letter of a keyed hash
 _STALE = 3600.0  # seconds after which an unfinished file is taken for a dead process's
 
@@ -30,7 +35,9 @@ class ClientStore:
 
     folder: str
 
-    def save(self, section: str, clients: Sequence[str], tensors: Mapping[str, np.ndarray]) -> dict[str, str]:
+    def save(
+        self, section: str, clients: Sequence[str], tensors: Mapping[str, np.ndarray], kind: StateKind = "weights"
+    ) -> dict[str, str]:
         """Store tensors with a leading client axis in one file; return each client's reference.
 
         Saving the same tensors again changes nothing and returns the same references.
@@ -39,9 +46,11 @@ class ClientStore:
             section: The private section, a plain folder name.
             clients: The clients, each once.
             tensors: Names to (clients, ...).
+            kind: What they are. A section holds one kind.
 
         Raises:
             ValueError: If a tensor has another first axis, a client is listed twice, or the section is no plain name.
+            RefusalError: If the section holds another kind.
         """
         from safetensors.numpy import save
 
@@ -52,6 +61,9 @@ class ClientStore:
             raise ValueError(f"clients: got a client twice in {clients}, expected each client once")
         if not clients:
             return {}
+        if (found := self._kind(section)) != kind:
+            self._refuse_kind(section, found, [kind])
+            write_bytes(Path(self.folder) / _KINDS / section, kind.encode())
         data = save({name: np.ascontiguousarray(tensor) for name, tensor in sorted(tensors.items())})
         digest = self._digest(data, secret_of_run(Path(self.folder)))
         path = self._path(section, digest)
@@ -74,19 +86,24 @@ class ClientStore:
         digest, row = self._ref(section, refs, client)
         return {name: tensor[0] for name, tensor in self._read(section, digest, [row], client).items()}
 
-    def load_stack(self, section: str, refs: Mapping[str, str], clients: Sequence[str]) -> dict[str, np.ndarray]:
+    def load_stack(
+        self, section: str, refs: Mapping[str, str], clients: Sequence[str], *kinds: StateKind
+    ) -> dict[str, np.ndarray]:
         """Return the tensors of several clients, (clients, ...) in this order; their shapes must be equal.
 
         Args:
             section: The private section.
             refs: The references of clients, as `save` returned them.
             clients: The clients.
+            kinds: The kinds that the section may hold; any if none is given.
 
         Raises:
             UserError: If a client has no reference, or its file is missing or damaged.
+            RefusalError: If the section holds another kind.
         """
         if not clients:
             return {}
+        self._refuse_kind(section, self._kind(section), kinds or STATE_KINDS)
         locations = [self._ref(section, refs, client) for client in clients]
         if len({digest for digest, _ in locations}) == 1:
             return self._read(section, locations[0][0], [row for _, row in locations], clients[0])
@@ -111,6 +128,20 @@ class ClientStore:
     def sections(self) -> list[str]:
         """Return the names of the sections that hold tensors."""
         return sorted({path.parent.name for path in Path(self.folder).glob("*/*.safetensors")})
+
+    def _kind(self, section: str) -> str:
+        """Return the kind of what a section holds; nothing for a new section, and for one of an earlier version."""
+        try:
+            return (Path(self.folder) / _KINDS / self._folder(section).name).read_text(encoding="ascii")
+        except FileNotFoundError:
+            return ""
+
+    def _refuse_kind(self, section: str, found: str, kinds: Collection[StateKind]) -> None:
+        if found and found not in kinds:
+            raise RefusalError(
+                f"private section {section}: got {found} that clients keep, expected {' or '.join(kinds)}. Each section "
+                "holds one kind, so that a step reads only what was kept for it: use another section."
+            )
 
     def _digest(self, data: bytes, secret: Secret | None) -> str:
         if secret is None:

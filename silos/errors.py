@@ -23,6 +23,19 @@ class MethodError(UserError):
     """A method does not fit a setting, or a user's own code failed; other runs of a comparison go on."""
 
 
+class ClientsAwayError(UserError):
+    """Clients of a place cannot be reached now; they may be later."""
+
+    def __init__(self, place: str, seconds: float):
+        super().__init__(place, seconds)
+        self.place, self.seconds = place, seconds
+
+    def __str__(self) -> str:
+        return (
+            f"place {self.place}: got no answer in {self.seconds:.0f} seconds, expected one. Start it, or wait longer."
+        )
+
+
 class RefusalError(UserError):
     """A client refuses to report: the message names the client, the reason and a way out."""
 

@@ -3,19 +3,17 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.networks.network import Network
-from models.prng import Sketch
 from models.server_state import Weights
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from silos.errors import RefusalError, UserError, shown
-from tasks.execution.load_client_data import load_stacks
+from silos.errors import UserError
+from tasks.execution.load_client_data import load_rows, load_weights
 from tasks.execution.prefect_tasks import server_step, step
 from tasks.local_train import shares_of, weighted_sum
 from tasks.messages.round_messages import SentWeights, SummedMessage, Update
@@ -76,7 +74,7 @@ def aggregate(
     if not total:
         return dict(current)
     for name, tensor in current.items():
-        if any(u.sums[name].shape != tensor.shape for u in updates):
+        if any(name not in u.sums or u.sums[name].shape != tensor.shape for u in updates):
             raise ValueError(
                 f"aggregate: {name}: got the shape of another model, expected the server's, {tuple(tensor.shape)}"
             )
@@ -133,16 +131,6 @@ def _center(weights: Tensor, factors: Tensor, robust: Aggregation) -> Tensor:
     return weights.sort(0).values[left_out : len(weights) - left_out].mean(0)
 
 
-def _check_weights(network: Network, weights: Weights) -> None:
-    """Raise RefusalError unless these are weights of the network: clients also keep outcomes and statistics of rows."""
-    expected = network.init(cast(Tensor, Sketch()))
-    for name, tensor in weights.items():
-        if name not in expected or tensor.shape[1:] != expected[name].shape:
-            raise RefusalError(
-                f"{shown(name)}: got a tensor that is no weight of the network, which clients do not send."
-            )
-
-
 @step
 def send_weights(
     cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu", shares: Mapping[str, float] | None = None
@@ -158,10 +146,14 @@ def send_weights(
 
     Returns:
         One record per stack, with weights summed over its clients.
+
+    Raises:
+        RefusalError: If the section holds what clients do not send, such as weights of a personal layer.
     """
     messages = []
-    for stack, rows, weights, _ in load_stacks(cohort, model, private, "train", device):
-        _check_weights(model.network, weights)
+    for stack in cohort.stacks:
+        rows = load_rows(cohort.silos, stack, "train", device)
+        weights, _ = load_weights(model, stack, private, device, "sendable")
         counts, clients = rows.counts.cpu(), slice(len(stack.clients))
         share = None if shares is None else shares_of(stack.clients, shares, len(counts))
         sums = {name: weighted_sum(w.cpu(), counts if share is None else share) for name, w in weights.items()}

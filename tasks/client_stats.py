@@ -38,7 +38,7 @@ class PrivateStatistics:
 
     def keep(self, private: ClientStore, section: str, clients: Sequence[str]) -> dict[str, str]:
         """Store each client's vector as the tensor `statistics`; return the references."""
-        return private.save(section, clients, {STATISTICS: self.vectors})
+        return private.save(section, clients, {STATISTICS: self.vectors}, "statistics")
 
     def __repr__(self) -> str:
         return f"PrivateStatistics of {len(self.vectors)} clients"

@@ -132,7 +132,7 @@ def borrow_words(
         words: The number of private codes of each lender, by the client's name behind the member's prefix.
         room: Rows of the private codebook.
     """
-    codebooks = private.load_stack(lent.section, lent.refs, list(lent.refs))
+    codebooks = private.load_stack(lent.section, lent.refs, list(lent.refs), "weights")
     borrowed = {}
     for member in model.network.single_networks:
         lenders = zip(lent.refs, codebooks[member.prefix + OWN], strict=True)

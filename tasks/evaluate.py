@@ -213,7 +213,7 @@ def _store_outcomes(
     outcomes = {name: (measured.byte() if measured.dtype == torch.bool else measured).numpy()}
     outcomes |= {key: value[clients].cpu().numpy() for key, value in (kept or {}).items()}
     if stored is None:
-        return private.save(OUTCOMES, stack.clients, outcomes)
+        return private.save(OUTCOMES, stack.clients, outcomes, "outcomes")
     of_client = values[stored.name]
     refs: dict[str, str] = {}
     for defined in (True, False):
@@ -225,7 +225,7 @@ def _store_outcomes(
                 row_values = of_client[i]
                 assert row_values is not None, "the metric is defined for this client"
                 tensors[stored.outcome][place, : len(row_values)] = row_values
-        refs |= private.save(OUTCOMES, [stack.clients[i] for i in chosen], tensors)
+        refs |= private.save(OUTCOMES, [stack.clients[i] for i in chosen], tensors, "outcomes")
     return refs
 
 

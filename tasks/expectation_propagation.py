@@ -92,7 +92,7 @@ def _store_and_report(
     )
     message = store_client_state(message, POSTERIOR, site_update.posterior, private)
     if isinstance(model.context, ClientStateRefs):
-        message = store_client_state(message, model.context.section, plus(sites, site_update.step), private)
+        message = store_client_state(message, model.context.section, plus(sites, site_update.step), private, "sites")
     if isinstance(model.personal, ClientStateRefs):
         message = store_client_state(message, model.personal.section, site_update.own, private)
     return message
@@ -201,7 +201,7 @@ def remove_sites(cohort: Cohort, model: Model, private: ClientStore, device: str
     """
     messages = []
     for stack in cohort.stacks:
-        sites = load_client_state(cast(ClientStateRefs, model.context), stack, private, device)
+        sites = load_client_state(cast(ClientStateRefs, model.context), stack, private, device, "sites")
         count = len(stack.clients)
         minus_one = -torch.ones(count, dtype=torch.float64)
         sums = {name: weighted_sum(site[:count].cpu(), minus_one) for name, site in sites.items()}

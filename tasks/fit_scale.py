@@ -92,7 +92,8 @@ def _moments_query(manifest: Manifest) -> Query:
 def _client_moments(ledger: Ledger, summary: LocalSummary, query: Query, inputs: bool, targets: bool) -> _ClientMoments:
     width = len(query.layout.names)
     requests = [(INPUTS, query.layout.names, slice(width))] * inputs + [(TARGETS, ("",), slice(width, None))] * targets
-    saved = [ledger.recorded_stand_in(summary.version, _hash_names(names), kind) for kind, names, _ in requests]
+    hashes = [(kind, _hash_names(names)) for kind, names, _ in requests]
+    saved = [ledger.recorded(summary.version, names, kind=kind, or_earlier=True) for kind, names in hashes]
     entries = [entry for entry in saved if entry]
     zeros = [np.zeros((len(names), 3)) for _, names, _ in requests]
     if len(entries) < len(requests):
@@ -149,7 +150,7 @@ def _ledger_entry(
     return ledger.answer_or_stand_in(
         summary.version,
         _hash_names(names),
-        lambda: {"moments": np.array([_moments(x[reportable[:, i], i]) for i in range(x.shape[1])])},
+        lambda _: {"moments": np.array([_moments(x[reportable[:, i], i]) for i in range(x.shape[1])])},
         values,
         kind,
     )

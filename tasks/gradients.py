@@ -14,7 +14,7 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, train
 from models.training.engine import full_gradient as gradient_of
 from models.training.optimizers import SGD
-from silos.client_store import ClientStore
+from silos.client_store import ClientStore, StateKind
 from silos.cohort import Cohort, Stack
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams, may_report
@@ -95,6 +95,7 @@ def _train_corrected(
     terms: ClientStateRefs,
     streams_of: tuple[int, int],
     device: str,
+    kind: StateKind,
     server: Weights | None = None,
     proximal: float = 0.0,
 ) -> Iterator[_Corrected]:
@@ -103,12 +104,13 @@ def _train_corrected(
     Args:
         terms: Where clients store their terms.
         streams_of: The seed and the round of the random streams.
+        kind: What the terms are.
         server: The server's term; None is 0.
         proximal: Factor of the proximal term around the received weights.
     """
     for stack, rows, weights, _ in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, *streams_of, "local_train", device)
-        stored = load_client_state(terms, stack, private, device)
+        stored = load_client_state(terms, stack, private, device, kind)
         offset = {name: (0 if server is None else server[name].to(device)) - term for name, term in stored.items()}
         trained = train(model.network, weights, {}, rows, training, streams, proximal, offset=offset)
         yield _Corrected(stack, rows, weights, streams, stored, trained)
@@ -144,7 +146,7 @@ def scaffold_train(
     updates = []
     losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)
     corrected = _train_corrected(
-        cohort, replace(model, context={}), training, private, variates, (seed, round), device, server
+        cohort, replace(model, context={}), training, private, variates, (seed, round), device, "variates", server
     )
     for stack, rows, start, streams, stored, trained in corrected:
         if variate == "gradient":
@@ -163,7 +165,7 @@ def scaffold_train(
         change = {VARIATE + name: weighted_sum((new[name] - stored[name]).cpu(), counts) for name in stored}
         update = replace(update, sums={**update.sums, **change})
         update = losses.add(update, stack, before=start, after=trained.weights, context={})
-        updates.append(store_client_state(update, variates.section, new, private))
+        updates.append(store_client_state(update, variates.section, new, private, "variates"))
     return updates
 
 
@@ -202,13 +204,15 @@ def dynamic_train(
     """
     updates = []
     losses = ValidationLosses(cohort.silos, model.network, training, private, device, validate)
-    corrected = _train_corrected(cohort, model, training, private, duals, (seed, round), device, proximal=alpha)
+    corrected = _train_corrected(
+        cohort, model, training, private, duals, (seed, round), device, "duals", proximal=alpha
+    )
     for stack, rows, start, _, stored, trained in corrected:
         new = {name: dual - alpha * (trained.weights[name] - start[name]) for name, dual in stored.items()}
         # equal weights, since the server of algorithm 1 averages clients and not rows
         update = build_update(stack, model, trained, rows, private, dict.fromkeys(stack.clients, 1.0))
         update = losses.add(update, stack, before=start, after=trained.weights, context={})
-        updates.append(store_client_state(update, duals.section, new, private))
+        updates.append(store_client_state(update, duals.section, new, private, "duals"))
     return updates
 
 

@@ -15,7 +15,7 @@ from models.networks.wrappers.per_row_context import PerRowContext
 from models.prng import client_streams
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, broadcast_weights, per_example_metrics, train
-from silos.client_store import ClientStore
+from silos.client_store import ClientStore, StateKind
 from silos.cohort import Cohort, Stack
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
@@ -74,15 +74,17 @@ def local_train(
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         streams = load_streams(stack, seed, round, "local_train", device)
         centre = None if anchor is None else broadcast_weights({n: t.to(device) for n, t in anchor.items()}, stack.size)
-        state = None if optimiser is None else load_client_state(optimiser, stack, private, device)
+        state = None if optimiser is None else load_client_state(optimiser, stack, private, device, "optimiser")
         trained = train(model.network, weights, context, rows, training, streams, proximal, centre, state)
         update = build_update(stack, model, trained, rows, private, shares, each)
         # a sum over the stack would mix clusters, which are not formed yet
         if keep is not None:
             update = replace(update, sums={}, each={})
-            update = store_client_state(update, keep, {name: trained.weights[name] for name in model.shared}, private)
+            update = store_client_state(
+                update, keep, {name: trained.weights[name] for name in model.shared}, private, "sendable"
+            )
         if optimiser is not None:
-            update = store_client_state(update, optimiser.section, trained.optimiser, private)
+            update = store_client_state(update, optimiser.section, trained.optimiser, private, "optimiser")
         update = losses.add(update, stack, before=weights, after=trained.weights, context=context)
         updates.append(update)
     return updates
@@ -129,12 +131,16 @@ def build_update(
     )
     if not isinstance(model.personal, ClientStateRefs):
         return update
+    personal = {n: w for n, w in weights.items() if n not in model.shared}
+    # a whole model may be sent later, as its update would be; personal layers never leave
     return store_client_state(
-        update, model.personal.section, {n: w for n, w in weights.items() if n not in model.shared}, private
+        update, model.personal.section, personal, private, "weights" if model.shared else "sendable"
     )
 
 
-def store_client_state(update: Updated, section: str, tensors: Weights, private: ClientStore) -> Updated:
+def store_client_state(
+    update: Updated, section: str, tensors: Weights, private: ClientStore, kind: StateKind = "weights"
+) -> Updated:
     """Store tensors in a private section of the update's clients, and add the references to the update.
 
     Args:
@@ -142,14 +148,16 @@ def store_client_state(update: Updated, section: str, tensors: Weights, private:
         section: The private section.
         tensors: Names to (clients or stack size, ...); padding is not stored.
         private: Where clients keep private state.
+        kind: What the tensors are; a later step reads them as this kind only.
 
     Raises:
         ValueError: If the update already refers to this section.
+        RefusalError: If the section holds another kind.
     """
     if section in update.private:
         raise ValueError(f"private section {section!r}: got two tensors, expected one. Rename one of them")
     arrays = {name: t[: len(update.clients)].cpu().numpy() for name, t in tensors.items()}
-    return replace(update, private={**update.private, section: private.save(section, update.clients, arrays)})
+    return replace(update, private={**update.private, section: private.save(section, update.clients, arrays, kind)})
 
 
 def weighted_sum(stack: Tensor, weights: Tensor) -> Tensor:
@@ -223,13 +231,13 @@ def pooled_train(
         network = PerRowContext(network, silos.manifest.shape, row_context.shape[1])
     weights = {name: w[None].to(device) for name, w in model.shared.items()}
     streams = client_streams(seed, stack.clients, round, "local_train").to(device)
-    optimiser_state = None if optimiser is None else load_client_state(optimiser, stack, private, device)
+    optimiser_state = None if optimiser is None else load_client_state(optimiser, stack, private, device, "optimiser")
     trained = train(network, weights, {}, training_rows, training, streams, optimiser=optimiser_state)
     # times the rows, as clients' sums are, since the server divides by them
     sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.weights.items()}
     update = Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())
     if optimiser is not None:
-        update = store_client_state(update, optimiser.section, trained.optimiser, private)
+        update = store_client_state(update, optimiser.section, trained.optimiser, private, "optimiser")
     losses = ValidationLosses(silos, model.network, training, private, device, validate)
     update = losses.add(update, stack, before=weights, after=trained.weights, context=contexts)
     return [update]

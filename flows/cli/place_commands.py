@@ -181,7 +181,7 @@ def print_revoked(answer: "PlaceKey", console: "PlainConsole") -> None:
 
 @places.command()
 def describe(json: Json = False) -> None:
-    """Show what the coordinator learns of this place's silos, and what it may ask of them.
+    """Show what the coordinator learns of this place's silos, and what it may ask of them; also before `place join`.
 
     Example: siloflow place describe
     """
@@ -194,7 +194,10 @@ def describe(json: Json = False) -> None:
 
 def print_place(answer: "PlaceDescription", console: "PlainConsole") -> None:
     """Print silos, steps and messages of a place."""
-    console.print(f"The place {answer['place']} serves data/{answer['data']} over {answer['address']}.")
+    if answer["place"] is None:
+        console.print(f"This project has joined no coordinator. As a place, it would serve data/{answer['data']}.")
+    else:
+        console.print(f"The place {answer['place']} serves data/{answer['data']} over {answer['address']}.")
     console.print("The coordinator learns, without asking a step:")
     console.print(f"  features  {', '.join(answer['features']) or 'pictures'}")
     console.print(f"  classes   {', '.join(answer['classes']) or 'none, numbers are predicted'}")

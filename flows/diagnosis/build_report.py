@@ -136,18 +136,10 @@ def report(
     group_of = {index: group_index for group_index, group in enumerate(comparison.groups) for index in group}
     if comparison.of_groups:
         group_of = {index: index for index in range(len(groups))}
+    names_of_classes = class_names(classes, query)
     # after the refinement of pairs, whose final types are counted here
     between = _describe_groups(comparison.pairs, pairs, group_of)
-    names_of_classes = class_names(classes, query)
-    for record in between:
-        if record["groups"][0] != record["groups"][1]:
-            two, sides = comparison.by_group.take(record["groups"]), [groups[index] for index in record["groups"]]
-            of_targets = _targets_of(targets, sides)
-            types = [name for name, count in record["types"].items() if count]
-            record["changes"] = _changes(
-                two, comparison.layout, types, record, names_of_classes, of_targets, record["pairs"]
-            )
-            record["target_amounts"] = [_unlike_amounts(targets, *sides), _unlike_amounts(targets, *sides[::-1])]
+    _describe_changes_between(between, comparison, groups, names_of_classes, targets)
     # pairs within a group, since the changes of `between` are those of two different groups
     described = {*_described_pairs(comparison)}
 
@@ -190,6 +182,27 @@ def report(
         "gaps": comparison.missing.to_dict(clients, features),
         "matrices": matrices(comparison, names, pairs),
     }
+
+
+def _describe_changes_between(
+    between: Sequence[GroupPairRecord],
+    comparison: Comparison,
+    groups: Sequence[Sequence[str]],
+    names_of_classes: list[str],
+    targets: Mapping[str, np.ndarray] | None,
+) -> None:
+    """Add to the records of two different groups what changes from one to the other, over all their rows."""
+    for record in between:
+        one, other = record["groups"]
+        if one == other:
+            continue
+        sides, of_groups = [groups[one], groups[other]], comparison.by_group.take(record["groups"])
+        types = [name for name, count in record["types"].items() if count]
+        of_targets = _targets_of(targets, sides)
+        record["changes"] = _changes(
+            of_groups, comparison.layout, types, record, names_of_classes, of_targets, record["pairs"]
+        )
+        record["target_amounts"] = [_unlike_amounts(targets, *sides), _unlike_amounts(targets, *sides[::-1])]
 
 
 def report_of_versions(comparison: VersionComparison, query: Query, classes: Sequence[str]) -> ComparedVersions:

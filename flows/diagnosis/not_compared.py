@@ -29,8 +29,8 @@ def not_compared(
 ) -> list[ClassNotCompared | NotCompared]:
     """List what was not compared.
 
-    Every entry has `what`, `why`, `names` and `silos`. `what` is class, targets, feature, values, feature pairs,
-    interactions, shared rows or rest. `names` are classes (by index) or features; if it is empty, all are meant, and
+    Every entry has `what`, `why`, `names` and `silos`. `what` is class, class in cells, targets, feature, values, feature
+    pairs, interactions, shared rows or rest. `names` are classes (by index) or features; if it is empty, all are meant, and
     likewise `silos`.
     summaries: of the comparison's clients; least: the least rows of each client's policy; by_unit: whether rows are
     counted by unit; second_look: whether pairs had one; persons: the silos whose rows look like several of each person.
@@ -83,17 +83,26 @@ def _pooled_targets(
 def _rare_classes(
     summaries: Summaries, clients: tuple[str, ...], least: Mapping[str, int]
 ) -> list[ClassNotCompared | NotCompared]:
-    """List classes of fewer different rows at a silo than it reports; without unreported rows it has none of the class."""
+    """List classes of too few different rows at a silo to report them, or to count them in cells.
+
+    A silo without unreported rows has none of a class that it does not report.
+    """
     if summaries.noise is not None:
         return []
     withheld = np.isnan(summaries.labels)
     some = summaries.rows - np.nan_to_num(summaries.labels).sum(-1) > 0
-    of_class = [[clients[i] for i in np.flatnonzero(column & some)] for column in withheld.T]
-    return [
-        {"what": "class", "why": _too_few(silos, least), "names": [index], "silos": silos}
-        for index, silos in enumerate(of_class)
-        if silos
-    ]
+    counted: np.ndarray = np.any(summaries.counts, axis=(1, 2))
+    in_no_cell = (np.nan_to_num(summaries.labels) > 0) & ~counted[:, :-1] & counted.any(1, keepdims=True)
+    entries = list[ClassNotCompared | NotCompared]()
+    for index in range(withheld.shape[1]):
+        few, shares = (
+            [clients[i] for i in np.flatnonzero(mask)] for mask in (withheld[:, index] & some, in_no_cell[:, index])
+        )
+        if few:
+            entries.append({"what": "class", "why": _too_few(few, least), "names": [index], "silos": few})
+        if shares:
+            entries.append({"what": "class in cells", "why": "few rows", "names": [index], "silos": shares})
+    return entries
 
 
 def _too_few(silos: list[str], least: Mapping[str, int]) -> str:

@@ -157,7 +157,7 @@ class Bounds:
         return names <= self.features.keys() and (schema.task != "regression" or bool(self.targets))
 
     def and_those_of(self, layout: Layout, is_reported: np.ndarray) -> "Bounds":
-        """Add those of a layout for numeric features, and its targets.
+        """Add a layout's bounds of numeric features, and its cuts between targets.
 
         is_reported: (features,) bool, or (features + 1,) with targets: whether a silo reported moments, which bounds need.
         """

@@ -57,6 +57,8 @@ _OPERATIONS = {
     "compose.yaml": "ops/compose.yaml",
     "env.example": "ops/env.example",
     "siloflow@.service": "ops/siloflow@.service",
+    "place.yaml": "ops/place.yaml",
+    "siloflow-place@.service": "ops/siloflow-place@.service",
     "ci.yaml": ".github/workflows/compare.yaml",
     "pre-commit-config.yaml": ".pre-commit-config.yaml",
 }

@@ -155,7 +155,7 @@ class Conditional(Method):
         if with_planes is None:
             raise UserError(
                 "params.yaml: method.conditional.form: got planes, expected joined. Planes need a cnn on images of one "
-                "channel, and only statistics of the kind loadings, whose sign is not free, from another source than "
-                "client_id and cluster_id. Use joined, or change these."
+                "channel, no statistics but loadings of a fixed sign, and a source that is not client_id or cluster_id. Use "
+                "joined, or change these."
             )
         return with_planes

@@ -52,9 +52,12 @@ class Scaffold(fedavg.FedAvg):
         """
         optimiser = setup.training.optimiser
         if not isinstance(optimiser, SGD) or optimiser.momentum or setup.network.lr_multipliers:
+            layers = " with learning rates by layer" if setup.network.lr_multipliers else ""
+            momentum = " with momentum" if isinstance(optimiser, SGD) and optimiser.momentum else ""
+            got = f"{type(optimiser).__name__.lower()}{momentum}{layers}"
             raise UserError(
-                "params.yaml: training.optimiser: scaffold needs plain sgd, since a variate is a mean gradient of its "
-                "steps. Set kind: sgd without momentum."
+                f"params.yaml: training.optimiser: got {got}, expected plain sgd for scaffold, since a variate is a mean "
+                "gradient of its steps. Set kind: sgd without momentum, and a network with one learning rate."
             )
         state = super().init(setup)
         zeros = zero_terms(super().model(state, setup))

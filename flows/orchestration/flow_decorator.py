@@ -47,7 +47,7 @@ from tasks.execution.prefect_failure import (
 
 
 class IncompleteError(Exception):
-    """A flow's result of which a part failed: the caller gets the result, and Prefect shows a failed flow run."""
+    """Raised when a part of a flow failed. The caller gets `result`, and Prefect shows a failed flow run."""
 
     def __init__(self, message: str, result: Any) -> None:
         super().__init__(message)

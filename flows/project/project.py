@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +18,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import RefusalError
 from silos.privacy.owned_source import find_store
-from silos.privacy.owner_file import OWNER_FILE
+from silos.privacy.owner_file import OWNER_FILE, answering
 from silos.sources.source_params import is_public
 
 if TYPE_CHECKING:
@@ -150,14 +150,19 @@ class Project:
     def scored(self) -> Silos:
         """Return the clients whose rows models are scored on: all, or `evaluation.clients` of each role.
 
-        They are sampled by the data's seed, so they are the same for every method and seed.
+        They are sampled by the data's seed, so they are the same for every method and seed. Those that their owner lets
+        answer neither `run` nor `evaluate` are left out: `clients.leave` alone keeps a client from training only.
         """
+        return self.once("scored", self._scored)
+
+    def _scored(self) -> Silos:
         from flows.methods.client_sampler import evaluation_clients
 
-        clients = self.params.evaluation.clients
-        if clients == "all":
-            return self.silos
-        return self.once("scored", lambda: evaluation_clients(self.silos, clients, self.params.data.seed))
+        silos, clients = self.silos, self.params.evaluation.clients
+        names = answering(Path(self.ledgers.folder), silos.clients, "run", "evaluate")
+        if len(names) < len(silos.clients):
+            silos = silos.select(names)
+        return silos if clients == "all" else evaluation_clients(silos, clients, self.params.data.seed)
 
     @property
     def ledgers(self) -> ClientStore:
@@ -173,7 +178,8 @@ class Project:
         if runner.kind == "places":
             from tasks.remote.place_workers import PlaceWorkers
 
-            return open_workers("places", 1, str(self.root), _print, lambda: PlaceWorkers(self.root, _print))
+            make = partial(PlaceWorkers, self.root, _print, runner.patience)
+            return open_workers("places", 1, f"{self.root} {runner.patience}", _print, make)
         return open_workers(runner.kind, runner.workers, runner.address, _print)
 
     @property
@@ -185,7 +191,7 @@ class Project:
             return PlainRunner()
         from tasks.remote.place_workers import PlaceRunner
 
-        return PlaceRunner(root=self.root)
+        return PlaceRunner(root=self.root, patience=self.params.runner.patience)
 
     @property
     def quantity(self) -> TaskMetrics:

@@ -139,8 +139,8 @@ class Scorer:
         write_json(folder.validation, record)
 
     def _select(self, model: Model) -> Model:
-        """Select the clients that are scored: all clients of the model, unless `evaluation.clients` is a number."""
-        if self.params.clients == "all":
+        """Select the clients that are scored: all clients of the model, unless some of the data are not scored."""
+        if len(self.scored.clients) == len(self.silos.clients):
             return model
         return model.select(self.method.silos_with_a_model(self.scored).clients)
 

@@ -57,9 +57,9 @@ def fit_or_load(project: Project, setup: TrainingSetup, folder: RunFolder, runne
 
 
 def load_standardizer(project: Project) -> FittedStandardization:
-    """Return what a run with the current params and data agrees on: as saved by the newest such run, without a query.
+    """Return the standardization that the newest run with these params and data saved; query the clients if there is none.
 
-    If no run has saved it, the clients are queried as by a run. A note names runs that could not be compared.
+    A note names runs that could not be compared.
     """
     if project.params.model.inputs == project.params.model.targets == "none":
         return FittedStandardization(_own_part(project.params, project.silos.manifest), 0, 0)

@@ -19,7 +19,7 @@ from flows.training.training_setup import client_sampler, training_setup
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.errors import MethodError
-from silos.privacy.owner_file import check_training
+from silos.privacy.owner_file import check_own_models, check_training
 from silos.standardizer import NO_STANDARDIZATION
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, Memory, load_state
@@ -50,9 +50,12 @@ class RunClients:
         self.runner.keep(self.private, section, refs)
 
     def round(self, number: int, when: str, sampled: SampledClients | None = None) -> RoundContext:
-        """Build the context of a round, by default for all clients; `when` starts the names of its task runs."""
+        """Build the context of a round, by default for all clients; `when` starts the names of its task runs.
+
+        The steps of a round with sampled clients do not wait for absent places.
+        """
+        runner = replace(self.runner, when=when, waits=self.runner.waits and sampled is None)
         sampled = SampledClients(self.setup.silos.clients) if sampled is None else sampled
-        runner = replace(self.runner, when=when)
         parts = (sampled.clients, sampled.dropped, runner, self.private)
         return RoundContext(number, self.setup, *parts, leaving=sampled.leaving)
 
@@ -140,6 +143,9 @@ def check_allowed(project: Project, method: str, setup: TrainingSetup) -> None:
     leave = project.params.clients.leave
     rows = ((client, own) for client, own in setup.silos.rows("train").items() if leave.get(client) != 1)
     check_training(Path(project.ledgers.folder), method, rows)
+    if project.params.tracking.personal_models:
+        got = "tracking.personal_models: got true, which logs weights and scales"
+        check_own_models(Path(project.ledgers.folder), setup.silos.clients, got)
 
 
 def open_run(

@@ -35,7 +35,12 @@ _MIN_FALL = 1e-3  # relative to the first round's loss; order and rounding of ba
 def notes_of_scores(scorer: Scorer) -> list[Note]:
     """Note how many clients are scored if not all are, and if no best round can be determined."""
     counts = _scored_counts(*map(scorer.method.silos_with_a_model, (scorer.scored, scorer.silos)))
-    sentences = [f"scored on {counts} (evaluation.clients)."] if counts else []
+    reason = (
+        "owners let the others answer neither run nor evaluate"
+        if scorer.params.clients == "all"
+        else "evaluation.clients"
+    )
+    sentences = [f"scored on {counts} ({reason})."] if counts else []
     if scorer.params.report == "best" and not any(validation_rows(scorer.scored.federated()).values()):
         sentences.append(
             "evaluation.report is best, and no scored client has validation rows: the last round is reported."

@@ -8,8 +8,9 @@ from functools import partial
 from flows.core.config.params_schema import EvaluationParams
 from flows.core.console.process_control import raise_if_interrupted
 from flows.methods.base import Method, RoundReport
-from flows.methods.client_sampler import sample_clients
+from flows.methods.client_sampler import SampledClients, sample_clients
 from flows.methods.round_context import RoundContext
+from flows.training.absent_places import note_lost, present_clients
 from flows.training.callbacks.callback import Callback, EndMark, PlayedRound, UserCallback
 from flows.training.callbacks.report_run import (
     FinalEvaluation,
@@ -31,6 +32,7 @@ from flows.training.callbacks.score_and_save import (
 from flows.training.round_record import empty_record
 from flows.training.run_context import RunContext
 from models.server_state import ServerState
+from silos.errors import ClientsAwayError
 from tasks.client_optimizer_state import client_optimizer_states
 from tasks.tracking.result_types.run_result import RunResult
 
@@ -79,13 +81,26 @@ class Trainer:
         began, run, sampler = time.perf_counter(), self.run, self.run.sampler
         number = run.number + 1
         sampled = sample_clients(sampler, run.clients.setup, number, run.memory)
-        round = run.clients.round(number, f"round {number}", sampled)
-        round = replace(round, validation={} if sampler.asks_validation else None)
-        run.state, report = play_method_round(run.method, run.state, round)
+        round, run.state, report = self._play(number, sampled)
         run.number = number
         if round.clients:
             run.memory = sampler.update(run.memory, round, report)
         return PlayedRound(round, report, began, partial(self._call, "after_commit"), empty_record(number))
+
+    def _play(self, number: int, sampled: SampledClients) -> tuple[RoundContext, ServerState, RoundReport]:
+        """Play a round without the clients of absent places; play it again from its start if a place becomes absent.
+
+        A round that was played in part leaves the state before it unchanged, and its weights depend on its clients only.
+        """
+        run, lost = self.run, set[str]()
+        while True:
+            present = present_clients(run, number, sampled, lost)
+            round = run.clients.round(number, f"round {number}", present)
+            round = replace(round, validation={} if run.sampler.asks_validation else None)
+            try:
+                return round, *play_method_round(run.method, run.state, round)
+            except ClientsAwayError as error:
+                note_lost(run, number, present, lost, error)
 
     def _call(self, hook: str, *args: PlayedRound) -> None:
         for callback in self.callbacks:

@@ -13,7 +13,11 @@ from scipy.spatial.distance import pdist
 
 from models.diagnosis import chi_square as test
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, divide_or_zero, mixture
-from models.diagnosis.client_summaries.common_cells import counts_of_pairs, in_cells_of_pairs
+from models.diagnosis.client_summaries.common_cells import (
+    counts_of_pairs,
+    in_cells_of_pairs,
+    in_classes_of_pairs,
+)
 from models.diagnosis.fomichev_distances import (
     Readings,
     Statistics,
@@ -367,7 +371,7 @@ def _check_batch(
 
 def _comparable(summaries: Summaries, layout: Layout, predicted: np.ndarray, pairs: np.ndarray) -> list[np.ndarray]:
     """Return reported counts, and predictions of either client's models: (pairs, features, 2, cells, ...) each."""
-    counts = summaries.counts[pairs]
+    counts = in_classes_of_pairs(summaries, pairs)
     models = [np.stack([predicted[pairs[:, client], pairs[:, model]] for client in (0, 1)], 1) for model in (0, 1)]
     columns = counts.shape[-1]
     table = np.moveaxis(in_cells_of_pairs(np.concatenate([counts, *models], -1), summaries, pairs), 1, 2)

@@ -236,20 +236,20 @@ def _matrix(rows: list[list[np.ndarray]]) -> np.ndarray:
     return np.stack([np.stack(row, -1) for row in rows], -2)
 
 
-LEAST_ROWS = 100
+LEAST_WALD_ROWS = 100
 """Rows a class needs on both sides, or all rows if no class has them; fewer are too rough for a Wald test."""
 
 
 def moment_evidence(pairs: Pairs) -> Evidence:
     """Collect evidence from moments; the pooled column after the classes counts for P(X) only."""
     moments = standardize(pairs.moments)
-    classes: np.ndarray = np.all(moments[..., :-1, ROWS] >= LEAST_ROWS, axis=-2)
+    classes: np.ndarray = np.all(moments[..., :-1, ROWS] >= LEAST_WALD_ROWS, axis=-2)
     within = np.where(classes[..., None, :, None], moments[..., :-1, :], 0.0)
     size_within = effective_size(within[..., ROWS].sum(-1))
     rows = moments[..., ROWS].sum(-1)
     max_rows = rows.max(1, keepdims=True, initial=0)  # features with missing values have fewer rows
     compared: np.ndarray = np.any(classes, axis=(1, 2))
-    usable = comparable_features(max_rows, pairs, classes) & ((rows >= LEAST_ROWS).all(-1) | compared[:, None])
+    usable = comparable_features(max_rows, pairs, classes) & ((rows >= LEAST_WALD_ROWS).all(-1) | compared[:, None])
     mean, even = priors(pairs.labels, classes)
     tested = {
         "bins": SizedTest(mask_test(usable, compare_inputs(moments)), effective_size(rows)),

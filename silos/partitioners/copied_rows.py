@@ -27,6 +27,7 @@ def copied_row_notes(clients: Clients) -> list[str]:
     both = np.stack([np.concatenate(first), np.concatenate(second)], 1)
     owners, equal = pairs[1, both], counts[both]
     of_pair, which = np.unique(owners, axis=0, return_inverse=True)
+    different = np.bincount(which.ravel(), minlength=len(of_pair))  # copies of one guess would confirm it
     found = []
     for side, partner in ((0, 1), (1, 0)):
         rows_of = np.bincount(which.ravel(), equal[:, side], len(of_pair)).astype(int)
@@ -34,7 +35,7 @@ def copied_row_notes(clients: Clients) -> list[str]:
         alike = 2 * np.maximum(repeated[silo] / size[silo] ** 2, repeated[other_silo] / size[other_silo] ** 2)
         by_chance = alike * size[silo] * size[other_silo]
         least = np.maximum(_LEAST_ROWS, np.maximum(_LEAST_SHARE * size[silo], _TIMES * by_chance))
-        for index in np.flatnonzero(rows_of >= least).tolist():
+        for index in np.flatnonzero((rows_of >= least) & (different >= _LEAST_ROWS)).tolist():
             name, other = (clients.names[of_pair[index, at]] for at in (side, partner))
             found.append(f"{rows_of[index]:,} of {size[silo[index]]:,} rows of {name} at {other}")
     return [f"equal rows at two silos, perhaps copies: {some(found, _NAMES)}; keep each in one silo"] if found else []

@@ -125,62 +125,17 @@ class Ledger:
             ValueError: If `rho` is negative or infinite, `compute` uses noise incorrectly, or, without noise, `values`
                 are missing, or of a group with fewer rows than the policy's least.
         """
-        rho, question = float(rho), kind.qualified(question)
-        if not 0 <= rho < math.inf:
-            raise ValueError(f"rho: got {rho}, expected a finite number of at least 0")
-        self._check_noise(rho)
-        with self._lock():
-            secret, entries = self._open()
-            # before any check, so that a repeated query costs nothing and gets the recorded bits
-            for each in entries:
-                if (each.version, each.question, each.rho, each.earlier) == (version, question, rho, ""):
-                    return self._load(each.answer)
-            if kind.once and any(each.version == version and kind.includes(each.question) for each in entries):
-                raise repetition_refusal(self.client, kind)
-            if self.rows is not None:
-                self.rows.check()
-            if rho and budget is not None:
-                check_budget(self.client, budget, math.fsum(each.rho for each in entries), rho, unit)
-            if not rho:
-                nearby = next(iter(self._nearby(entries, values, kind)), None)
-                if nearby is not None:
-                    raise difference_refusal(self.client, nearby.version, version, kind, self.policy.least_rows)
-            # files first, the ledger that names them last: a client killed in between has reported nothing
-            report = _compute_report(compute, secret, (version, question, rho.hex()))
-            digest = self._save(report)
-            rows = "" if rho or values is None else self._save(values.arrays())
-            size = sum(array.nbytes for array in report.values())
-            new = Entry(version, question, rho, size, _now(), digest, rows, by=_user())
-            if self.rows is not None:
-                self.rows.record(self.policy)
-            self._write(secret, [*entries, new])
-            # from disk, as every repetition reads it
-            return self._load(digest)
-
-    def recorded(self, version: str, question: str, rho: float = 0.0) -> Answer | None:
-        """Return what `answer` recorded for a query of the default kind; None if the query was not made before.
-
-        It takes no lock and creates no ledger: a ledger is replaced as a whole, and the files that it names remain.
-        """
-        self._check_noise(rho)
-        for each in self._open()[1] if self._file.exists() else ():
-            if (each.version, each.question, each.rho, each.earlier) == (version, question, float(rho), ""):
-                return self._load(each.answer)
-        return None
-
-    def recorded_stand_in(self, version: str, question: str, kind: Kind) -> StandInAnswer | None:
-        """Return what `answer_or_stand_in` recorded for this version; None if the query was not made before.
-
-        It takes no lock and creates no ledger: a ledger is replaced as a whole, and the files that it names remain.
-        """
-        self._check_noise()
-        return self._find_stand_in(self._open()[1], version, kind.qualified(question)) if self._file.exists() else None
+        answer = self._report(
+            version, question, compute, values, rho, kind, or_earlier=False, budget=budget, unit=unit
+        ).answer
+        assert answer is not None, "only what stands in may be missing"
+        return answer
 
     def answer_or_stand_in(
         self,
         version: str,
         question: str,
-        compute: Callable[[], Mapping[str, np.ndarray]],
+        compute: Callable[[Draw], Mapping[str, np.ndarray]],
         values: Values,
         kind: Kind,
     ) -> StandInAnswer:
@@ -190,16 +145,51 @@ class Ledger:
         None if that version's report answers another query. The choice is recorded, so later queries of this version
         get the same result, whatever is reported meanwhile.
         """
-        self._check_noise()
-        question = kind.qualified(question)
+        return self._report(version, question, compute, values, 0.0, kind, or_earlier=True)
+
+    def recorded(
+        self, version: str, question: str, rho: float = 0.0, kind: Kind = _COUNTS, or_earlier: bool = False
+    ) -> StandInAnswer | None:
+        """Return what was recorded for a query, of an earlier version only if `or_earlier`; None if it was not made before.
+
+        It takes no lock and creates no ledger: a ledger is replaced as a whole, and the files that it names remain.
+        """
+        self._check_noise(rho)
+        entries = self._open()[1] if self._file.exists() else []
+        return self._find(entries, version, kind.qualified(question), float(rho), or_earlier)
+
+    def _report(
+        self,
+        version: str,
+        question: str,
+        compute: Callable[[Draw], Mapping[str, np.ndarray]],
+        values: Values | None,
+        rho: float,
+        kind: Kind,
+        or_earlier: bool,
+        budget: float | None = None,
+        unit: Unit = RHO,
+    ) -> StandInAnswer:
+        """Answer as `answer` does or, with `or_earlier`, as `answer_or_stand_in`."""
+        rho, question = float(rho), kind.qualified(question)
+        if not 0 <= rho < math.inf:
+            raise ValueError(f"rho: got {rho}, expected a finite number of at least 0")
+        self._check_noise(rho)
         with self._lock():
             secret, entries = self._open()
-            recorded = self._find_stand_in(entries, version, question)
+            # before any check, so that a repeated query costs nothing and gets the recorded bits
+            recorded = self._find(entries, version, question, rho, or_earlier)
             if recorded:
                 return recorded
+            if kind.once and any(each.version == version and kind.includes(each.question) for each in entries):
+                raise repetition_refusal(self.client, kind)
             if self.rows is not None:
                 self.rows.check()
-            nearby = self._nearby(entries, values, kind)
+            if rho and budget is not None:
+                check_budget(self.client, budget, math.fsum(each.rho for each in entries), rho, unit)
+            nearby = [] if rho else self._nearby(entries, values, kind)
+            if nearby and not or_earlier:
+                raise difference_refusal(self.client, nearby[0].version, version, kind, self.policy.least_rows)
             same = [entry for entry in nearby if entry.question == question]
             # the entry names the rows of the answer that stands in, since later reports are compared with what has left
             if same:
@@ -207,13 +197,15 @@ class Ledger:
             elif nearby:
                 digest, rows, earlier = "", "", nearby[0].version
             else:
-                digest, rows, earlier = self._save(compute()), self._save(values.arrays()), ""
+                # files first, the ledger that names them last: a client killed in between has reported nothing
+                digest = self._save(_compute_report(compute, secret, (version, question, rho.hex())))
+                rows, earlier = "" if rho or values is None else self._save(values.arrays()), ""
             if self.rows is not None and not earlier:
                 self.rows.record(self.policy)
-            loaded = self._load(digest) if digest else None
-            size = sum(array.nbytes for array in (loaded or {}).values())
-            self._write(secret, [*entries, Entry(version, question, 0.0, size, _now(), digest, rows, earlier, _user())])
-            return StandInAnswer(loaded, earlier)
+            answer = self._load(digest) if digest else None  # from disk, as every repetition reads it
+            size = sum(array.nbytes for array in (answer or {}).values())
+            self._write(secret, [*entries, Entry(version, question, rho, size, _now(), digest, rows, earlier, _user())])
+            return StandInAnswer(answer, earlier)
 
     def entries(self) -> list[Entry]:
         """Return all reports, in order; a client without reports gets no ledger."""
@@ -279,9 +271,13 @@ class Ledger:
             )
         return secret, [Entry(**entry) for entry in json.loads(content)]
 
-    def _find_stand_in(self, entries: list[Entry], version: str, question: str) -> StandInAnswer | None:
+    def _find(
+        self, entries: list[Entry], version: str, question: str, rho: float, or_earlier: bool
+    ) -> StandInAnswer | None:
         for entry in entries:
-            if (entry.version, entry.question, entry.rho) == (version, question, 0.0):
+            if (entry.version, entry.question, entry.rho) == (version, question, rho) and (
+                or_earlier or not entry.earlier
+            ):
                 return StandInAnswer(self._load(entry.answer) if entry.answer else None, entry.earlier)
         return None
 

@@ -33,10 +33,11 @@ def store_of(root: Path, name: str, kind: str, path: str | None) -> Path:
         (own / OWNER_FILE).is_file() and _names(read_owner_file(own / OWNER_FILE), kind, path, root)
     ):
         return own
-    for file in sorted(own.parent.glob(f"[!.]*/{OWNER_FILE}")):
-        with suppress(UserError):  # one that cannot be read stops its own silos only
-            if _names(read_owner_file(file), kind, path, root):
-                return file.parent
+    for names in (_names, _overlaps):
+        for file in sorted(own.parent.glob(f"[!.]*/{OWNER_FILE}")):
+            with suppress(UserError):  # one that cannot be read stops its own silos only
+                if names(read_owner_file(file), kind, path, root):
+                    return file.parent
     return own
 
 
@@ -47,7 +48,7 @@ def prepare_store(root: Path, data: DataParams) -> Path | None:
     """
     store = find_store(root, data)
     file = store / OWNER_FILE
-    if file.exists() and not is_public(data.source) and read_owner_file(file).kind in PUBLIC_KINDS:
+    if file.exists() and not is_public(data.source) and read_owner_file(file).is_public:
         file.unlink()
     return file if make_store(store, data) else None
 
@@ -69,7 +70,7 @@ def check_source(root: Path, data: DataParams, of_sweep: bool = False) -> None:
         return
     owner = read_owner_file(path)
     where, kind = path.relative_to(root), owner.kind
-    if kind is None or kind in PUBLIC_KINDS:  # nothing to protect; `prepare_store` gives own data a file of their own
+    if kind is None or owner.is_public:  # nothing to protect; `prepare_store` gives own data a file of their own
         return
     path_of_source = getattr(data.source, "path", None)
     if not _names(owner, data.source.kind, path_of_source, root):
@@ -110,6 +111,14 @@ def _names(owner: OwnerFile, kind: str, path: str | None, root: Path) -> bool:
     return is_same_file(root / path, root / str(theirs))
 
 
+def _overlaps(owner: OwnerFile, kind: str, path: str | None, root: Path) -> bool:
+    """Return whether one folder of pictures lies in the other, so that some rows of both are the same."""
+    if owner.kind != kind or kind != "folder" or path is None:
+        return False
+    mine, theirs = ((root / str(each)).resolve() for each in (path, owner.data["source"].get("path")))
+    return mine.is_relative_to(theirs) or theirs.is_relative_to(mine)
+
+
 def is_same_file(first: Path, second: Path) -> bool:
     """Return whether two paths lead to one file or folder, by any link."""
     if first.exists() and second.exists():
@@ -118,11 +127,18 @@ def is_same_file(first: Path, second: Path) -> bool:
 
 
 def check_file(root: Path, path: Path) -> None:
-    """Raise RefusalError if a file is the source of silos that do not answer `predict`, which copies columns of its rows."""
+    """Raise RefusalError if a file is the source of silos; `predict` copies columns of it, so their owner must allow it."""
     for file in sorted((root / "private").glob(f"[!.]*/{OWNER_FILE}")):
-        source = read_owner_file(file).data.get("source", {}).get("path")
+        owner = read_owner_file(file)
+        source = owner.data.get("source", {}).get("path")
         if source is not None and is_same_file(path, root / str(source)):
             check_command(file.parent, "predict", [""])
+            if not owner.every.owners_view:
+                raise RefusalError(
+                    f"input: got {path.name}, the source of silos of {file.parent.relative_to(root)}, expected a file of "
+                    "other rows, since predictions repeat columns of each row. Predict a file of new rows, or let the owner "
+                    f"set owners_view: true in {file.relative_to(root)}."
+                )
 
 
 def _differences(owner: OwnerFile, data: DataParams, path: Path) -> list[tuple[str, object, object]]:

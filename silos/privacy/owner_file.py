@@ -45,7 +45,8 @@ commands: all         # or a list of diagnose, evaluate, export, partition, pred
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
 training_rows: 1      # training rows below which a silo takes no part in training
-owners_view: {view}    # whether `show`, `stats` and `data diff` read rows without a guard, for the owner alone
+own_models: false     # whether weights and scales that a silo keeps may predict, and may be exported and logged
+owners_view: {view}    # whether `show`, `stats`, `data diff` and `predict` read rows without a guard, for the owner alone
 budget: 8.0           # epsilon of all reports with noise
 delta: 1.0e-05        # at which epsilon is counted
 least_rows: {least}        # different rows (patients, where rows name them) that a class needs to be reported
@@ -70,6 +71,7 @@ class Policy(Section):
     methods: _Names = "all"
     messages: _Names = "all"
     training_rows: int = Field(default=1, ge=1, le=param_limits.TIMES)
+    own_models: bool = False
     owners_view: bool = False
     budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
@@ -200,6 +202,29 @@ def check_training(folder: Path, method: str | None, rows: Iterable[tuple[str, i
         )
 
 
+def answering(folder: Path, silos: Sequence[str], *commands: str) -> Sequence[str]:
+    """Return the silos that answer one of these commands; folder: as of `check_command`."""
+    path = _file_above(folder)
+    owner = OwnerFile(DEFAULT, {}) if path is None else read_owner_file(path)
+    answers = {
+        policy: any(policy.allows("commands", each) for each in commands)
+        for policy in (owner.every, *owner.silos.values())
+    }
+    return silos if all(answers.values()) else [silo for silo in silos if answers[owner.of(silo)]]
+
+
+def check_own_models(folder: Path, silos: Iterable[str], got: str) -> None:
+    """Raise RefusalError if weights and scales that one of these silos keeps would leave it; got: what asks for them."""
+    path = _file_above(folder)
+    owner = None if path is None else read_owner_file(path)
+    refusing = [] if owner is None or owner.is_public else [silo for silo in silos if not owner.of(silo).own_models]
+    if refusing:
+        raise RefusalError(
+            f"{got} of client {refusing[0]}{_and_more(refusing)}, expected none, as the owner has set under own_models in "
+            f"{path}, since they reveal values of rows. Use a model that all silos share, or let the owner change it."
+        )
+
+
 def _check_listed(folder: Path, silos: Iterable[str], key: Listed, got: str, way_out: str) -> None:
     """Raise RefusalError if one of these silos does not list `got` under a key of its owner's file."""
     path = _file_above(folder)
@@ -229,7 +254,7 @@ def _file_above(folder: Path) -> Path | None:
 def secret_of_run(folder: Path) -> Secret | None:
     """Return the secret by which hashes that a run publishes are keyed; None if the data are public, or have no store."""
     path = _file_above(folder)
-    return None if path is None or read_owner_file(path).kind in PUBLIC_KINDS else cell_secret(path.parent.parent)
+    return None if path is None or read_owner_file(path).is_public else cell_secret(path.parent.parent)
 
 
 def least_rows_of(folder: Path, clients: Collection[str]) -> tuple[int, int]:
@@ -279,6 +304,11 @@ class OwnerFile:
     def kind(self) -> str | None:
         """Return the kind of the source; None if no source is fixed."""
         return self.data["source"]["kind"] if self.data else None
+
+    @property
+    def is_public(self) -> bool:
+        """Return whether the source is public or simulated."""
+        return self.kind in PUBLIC_KINDS
 
 
 def read_owner_file(path: Path) -> OwnerFile:
@@ -336,6 +366,7 @@ _EXPECTED = {
     "methods": "all, or a list of methods",
     "messages": "all, or a list of kinds of messages",
     "training_rows": "a whole number of 1 or more",
+    "own_models": _SWITCH,
     "owners_view": _SWITCH,
     "budget": "a number from 0 on",
     "delta": "a number between 0 and 1",

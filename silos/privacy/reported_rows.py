@@ -50,10 +50,11 @@ class RowRegister:
             reported = _read(partition, store / OWNER_FILE, stamps)
             # a main store has one ledger for all partitions
             is_same_ledger = partition.parent == self._own.parent == self._home / store.name / _MAIN
-            silo, rows = reported.silo_with(self.cells, self.client if is_same_ledger else "") if reported else ("", 0)
-            if rows:
+            silo = reported.silo_with(self.cells, self.client if is_same_ledger else "") if reported else ""
+            if silo:
+                # without their number, which would confirm a guessed row among known ones
                 raise RefusalError(
-                    f"client {self.client}: got {rows} training rows that other silos of private/{store.name} "
+                    f"client {self.client}: got training rows that other silos of private/{store.name} "
                     f"reported, such as {silo}, expected none. A row in several silos, or in silos of several partitions, "
                     "would have several budgets, and differences between silos would reveal it. Partition the data into the "
                     "earlier silos. Or, if you own both, change `other_silos: false` to `other_silos: true` in "
@@ -114,23 +115,25 @@ class _Reported:
     cells: np.ndarray
     silos: np.ndarray
 
-    def silo_with(self, cells: RawCells, own: str) -> tuple[str, int]:
-        """Return a silo that has some of these rows, and how many all have: 0 if they are no more than by chance.
+    def silo_with(self, cells: RawCells, own: str) -> str:
+        """Return the silo that has most of these rows; empty if all silos have fewer than LEAST_ROWS, or as by chance.
 
         own: the silo that reports these rows, if its ledger covers those that it has here.
         """
         pairs = self._common_columns(cells)
         if not pairs or not len(cells.hashes):
-            return "", 0
+            return ""
         mine = np.unique(join_cells(cells.hashes[:, [index for index, _ in pairs]]))
         theirs = join_cells(self.cells[:, [index for _, index in pairs]])
         mine = np.setdiff1d(mine, theirs[self.silos == own], assume_unique=False)
         distinct, first, counts = np.unique(theirs, return_index=True, return_counts=True)
         found = first[np.isin(distinct, mine, assume_unique=True)]
         by_chance = counts[counts > 1].sum() / len(theirs) + len(theirs) / MOST_TOKEN
-        if len(found) < max(1, min(LEAST_ROWS, len(mine))) or len(found) <= _CHANCE * by_chance * len(mine):
-            return "", 0
-        return str(self.silos[found[0]]), len(found)
+        # a source of one guessed row must not be refused: that would confirm the guess
+        if len(found) < LEAST_ROWS or len(found) <= _CHANCE * by_chance * len(mine):
+            return ""
+        names, rows = np.unique(self.silos[found], return_counts=True)
+        return str(names[rows.argmax()])
 
     def _common_columns(self, cells: RawCells) -> list[tuple[int, int]]:
         """Return which columns have the same cells here and there, by name if enough are in common, or by cells.

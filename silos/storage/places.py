@@ -1,8 +1,7 @@
-"""The parts of data that lie at several places: cut them, read their digests, and merge their manifests without rows."""
+"""The parts of data that lie at several places: read their digests, and merge their manifests without rows."""
 
 import hashlib
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,11 @@ import numpy as np
 from silos.errors import UserError, counted, shown
 from silos.storage.manifest import (
     COLUMNS,
-    COMMON,
     MANIFEST,
     ClientTable,
     Manifest,
     Part,
     read_manifest,
-    to_bytes,
-    to_json,
 )
 
 _SAME = ("task", "classes", "shape", "dtype", "features", "common")
@@ -34,39 +30,6 @@ def part_digest(folder: Path) -> str:
 def digest_of_part(manifest: bytes, columns: bytes) -> str:
     """Return the digest of a part with this manifest and these columns, as their files hold them."""
     return hashlib.blake2b(manifest + columns, digest_size=16).hexdigest()
-
-
-def cut_part(folder: Path, target: Path, clients: Sequence[str]) -> None:
-    """Write the part of a folder of silos that holds these clients' rows, to simulate a place.
-
-    Args:
-        folder: The whole data, in which each client has its own files.
-        target: A new folder.
-        clients: The clients, in any order.
-
-    Raises:
-        UserError: If a file also holds rows of other clients.
-    """
-    manifest = read_manifest(folder)
-    chosen = np.array(sorted(manifest.index(client) for client in clients), np.int64)
-    table = manifest.clients
-    files = np.unique(table.file[chosen])
-    if np.isin(table.file, files).sum() != len(chosen):
-        raise UserError(
-            f"{folder}: got a file with rows of several clients, expected one of each. Cut at most 128 clients."
-        )
-    part = ClientTable(
-        domains=table.domains,
-        files=tuple(table.files[index] for index in files),
-        names=tuple(table.names[index] for index in chosen),
-        file=np.searchsorted(files, table.file[chosen]).astype(np.int32),
-        **{name: getattr(table, name)[chosen] for name in ("domain", "role", "rows", "digest")},
-    )
-    target.mkdir(parents=True)
-    for file in (*part.files, *([COMMON] if manifest.common else [])):
-        shutil.copy(Path(folder) / file, target / file)
-    (target / COLUMNS).write_bytes(to_bytes(part))
-    (target / MANIFEST).write_bytes(to_json(replace(manifest, clients=part)))
 
 
 def merge_parts(

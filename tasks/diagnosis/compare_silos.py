@@ -238,7 +238,7 @@ class PairComparer:
 
     def compare(self, summaries: Summaries, layout: Layout, first: np.ndarray, second: np.ndarray) -> Findings:
         collect_evidence = wald_tests.moment_evidence if self.verdict == "moments" else guarded_tests.count_evidence
-        min_rows = wald_tests.LEAST_ROWS if self.verdict == "moments" else LEAST_ROWS
+        min_rows = wald_tests.LEAST_WALD_ROWS if self.verdict == "moments" else LEAST_ROWS
         report_progress = self.progress.callback("types of shift", len(first))
         if summaries.noise is not None:
             summaries = with_effective_rows(summaries, layout)

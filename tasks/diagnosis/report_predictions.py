@@ -148,14 +148,15 @@ def _report_predictions(
     def compute(draw: Draw) -> dict[str, np.ndarray]:
         # one draw for all models: the mean of ten with draws of their own would reveal what rounding hides
         thresholds = draw("rounding").random((len(layout.names), layout.cells, layout.classes))
-        design_matrix, counted_in = design.matrix(local.inputs_of_models(query)), local.counted_in(query)
+        design_matrix, in_cells = design.matrix(local.inputs_of_models(query)), local.in_cells(query)
+        counted_in = local.merged_cells(query, in_cells)
         classes = classes_in_both_halves(column, local.row_ids, second, len(models), local.least_rows)
         probabilities = [
             predict_classes(design_matrix, column.index, classes, weights, second if owner == local.client else None)
             for owner, weights in models.items()
         ]
         stacked, weights = np.stack(probabilities), local.weights(query)
-        rows = column, local.row_ids, second
+        rows = in_cells, local.row_ids, second
         counts = predicted_counts(x, *rows, layout, stacked, thresholds, weights, local.least_rows, counted_in)
         return {"counts": counts}
 

@@ -31,6 +31,7 @@ from models.diagnosis.client_summaries.client_summary import (
 from models.diagnosis.client_summaries.common_cells import count_in
 from models.diagnosis.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
 from models.diagnosis.client_summaries.least_cells import (
+    columns_in_cells,
     fill_few_missing,
     merge_cells_of_client,
     moments_show_cells,
@@ -143,9 +144,13 @@ class LocalSummary:
         """Return the column of counts of each row."""
         return assign_columns(self.y, self.row_ids, query.layout, self.least_rows)
 
-    def counted_in(self, query: Query) -> np.ndarray:
+    def in_cells(self, query: Query) -> Columns:
+        """Return the columns without rows of classes that are too rare for cells; see `columns_in_cells`."""
+        return columns_in_cells(self.columns(query), self.row_ids, query.layout, self.least_cell)
+
+    def merged_cells(self, query: Query, columns: Columns) -> np.ndarray:
         """Return the cell in which the rows of each cell are counted: (features, cells); see `merge_cells_of_client`."""
-        x, columns = self.features(query), self.columns(query)
+        x = self.features(query)
         return merge_cells_of_client(x, columns, self.row_ids, query.layout, self.least_rows, self.least_cell)
 
     def inputs_of_models(self, query: Query) -> np.ndarray:
@@ -153,8 +158,9 @@ class LocalSummary:
 
         Merged categories are other values, and few missing values are filled.
         """
-        x, layout, counted_in = self.features(query), query.layout, self.counted_in(query)
-        x = fill_few_missing(x, self.columns(query), counted_in, self.withheld(query, x))
+        x, layout, columns = self.features(query), query.layout, self.columns(query)
+        counted_in = self.merged_cells(query, columns)
+        x = fill_few_missing(x, columns, counted_in, self.withheld(query, x))
         for feature, values in enumerate(layout.categories):
             if values is not None:
                 rare = np.flatnonzero(counted_in[feature] == len(values))
@@ -405,7 +411,8 @@ def _answer(
     def compute_summary(_: Draw) -> dict[str, np.ndarray]:
         return summary_without_noise(local, query)
 
-    answer = ledger.recorded(local.version, query.id)
+    recorded = ledger.recorded(local.version, query.id)
+    answer = recorded.answer if recorded else None
     if answer is None:
         answer = ledger.answer(local.version, query.id, compute_summary, local.covered(ledger, query))
     if "counted_in" not in answer:  # recorded by an earlier version, which merged nothing
@@ -420,8 +427,10 @@ def _as_sent(counted_in: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def summary_without_noise(local: LocalSummary, query: Query) -> dict[str, np.ndarray]:
     """Compute the parts of a `ShiftNumbers` of one client, with flags only if they are true; nothing is reported."""
-    x, columns, counted_in = local.features(query), local.columns(query), local.counted_in(query)
-    filled = fill_few_missing(x, columns, counted_in, local.withheld(query, x))
+    x, columns, in_cells = local.features(query), local.columns(query), local.in_cells(query)
+    # of moments all classes are protected, also those that are too rare to be counted in cells
+    counted_in, merged = local.merged_cells(query, in_cells), local.merged_cells(query, columns)
+    filled = fill_few_missing(x, columns, merged, local.withheld(query, x))
     of_moments = filled if query.pictures else np.where(query.layout.numeric, clip_far_values(filled), filled)
     rest = (local.y, local.row_ids, query.layout, local.weights(query), local.least_rows)
     summary_ = summarize(x, *rest)
@@ -429,8 +438,10 @@ def summary_without_noise(local: LocalSummary, query: Query) -> dict[str, np.nda
         of_moments = _unclipped_where_many(local, query, x, filled, of_moments)
     if not np.array_equal(x, of_moments, equal_nan=True):
         summary_ = replace(summary_, moments=summarize(of_moments, *rest).moments)
-    shown = moments_show_cells(x, columns, local.row_ids, query.layout, counted_in, local.least_cell)
+    shown = moments_show_cells(x, columns, local.row_ids, query.layout, merged, local.least_cell)
     moments = np.where(shown[:, None, None], np.nan, summary_.moments)
+    rare = np.setdiff1d(columns.index, columns.index[in_cells.reported])
+    summary_.counts[..., rare] = 0
     summary_ = replace(summary_, moments=moments, counts=count_in(summary_.counts, counted_in[None]))
     summary_ = summary_ if local.unit is None else whole_units(summary_)
     counts = summary_.counts if query.counts else summary_.counts[..., :0, :]

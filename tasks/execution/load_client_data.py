@@ -1,6 +1,6 @@
 """Load, at the client, the rows and the private state that a task refers to."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +12,9 @@ from models.client_model import Model
 from models.prng import client_streams
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, broadcast_weights
-from silos.client_store import ClientStore
+from silos.client_store import ClientStore, StateKind
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
+from silos.errors import RefusalError, shown
 from silos.privacy.owner_file import policy_of_run
 from silos.storage.partition_store import open_units
 from tasks.messages.message_policy import LEAST_ROWS
@@ -178,35 +179,64 @@ def _at_least(x: Tensor, least: int) -> bool:
     return any(len(part) >= least and number_different_rows(part).max() + 1 >= least for part in (x[: 2 * least], x))
 
 
+_PERSONAL: tuple[StateKind, ...] = ("weights", "sendable")
+_CONTEXT: tuple[StateKind, ...] = ("statistics", "sites")
+
+
 def load_weights(
-    model: Model, stack: Stack, private: ClientStore, device: str
+    model: Model, stack: Stack, private: ClientStore, device: str, *kinds: StateKind
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Load the shared and personal weights together, and the context, both (stack size, ...); padding repeats client 0."""
+    """Load the shared and personal weights together, and the context, both (stack size, ...); padding repeats client 0.
+
+    Args:
+        model: The model.
+        stack: The clients.
+        private: Where clients keep private weights and context.
+        device: Where the tensors are used, such as "cpu".
+        kinds: The kinds that the section of private weights may hold; by default weights that stay or are sent later.
+
+    Raises:
+        RefusalError: If private weights have the name of a shared one, under which they would be sent.
+    """
     shared = broadcast_weights({n: t.to(device) for n, t in model.shared.items()}, stack.size)
-    personal = _open(model, model.personal, stack, private)
-    context = _open(model, model.context, stack, private)
+    personal = _open(model, model.personal, stack, private, kinds or _PERSONAL)
+    context = _open(model, model.context, stack, private, _CONTEXT)
+    if isinstance(model.personal, ClientStateRefs) and (both := personal.keys() & shared.keys()):
+        raise RefusalError(
+            f"model: {shown(min(both))}: got a weight that is shared and that clients keep, expected one of the two: shared "
+            "weights are sent. Let the method name it once."
+        )
     weights = {**shared, **{n: t.to(device) for n, t in personal.items()}}
     return dict(sorted(weights.items())), {n: t.to(device) for n, t in context.items()}
 
 
-def load_client_state(part: ClientStateRefs, stack: Stack, private: ClientStore, device: str) -> dict[str, Tensor]:
-    """Load what the stack's clients store in a section, (stack size, ...); padding repeats the first client."""
-    stored = _stored(part, stack.clients, private)
+def load_client_state(
+    part: ClientStateRefs, stack: Stack, private: ClientStore, device: str, kind: StateKind
+) -> dict[str, Tensor]:
+    """Load what the stack's clients store in a section, (stack size, ...); padding repeats the first client.
+
+    RefusalError if it is of another kind.
+    """
+    stored = _stored(part, stack.clients, private, (kind,))
     return {name: _fill(tensor, stack.size).to(device) for name, tensor in stored.items()}
 
 
-def _open(model: Model, part: Weights | ClientStateRefs, stack: Stack, private: ClientStore) -> dict[str, Tensor]:
+def _open(
+    model: Model, part: Weights | ClientStateRefs, stack: Stack, private: ClientStore, kinds: Collection[StateKind]
+) -> dict[str, Tensor]:
     selected = model.select(stack.clients)
     part = selected.personal if part is model.personal else selected.context
     if isinstance(part, ClientStateRefs):
-        part = _stored(part, stack.clients, private)
+        part = _stored(part, stack.clients, private, kinds)
     return {name: _fill(tensor, stack.size) for name, tensor in part.items()}
 
 
-def _stored(part: ClientStateRefs, clients: tuple[str, ...], private: ClientStore) -> dict[str, Tensor]:
+def _stored(
+    part: ClientStateRefs, clients: tuple[str, ...], private: ClientStore, kinds: Collection[StateKind]
+) -> dict[str, Tensor]:
     """Load what these clients stored; clients that stored nothing have the start."""
     stored = [c for c in clients if c in part.refs]
-    arrays = private.load_stack(part.section, part.refs, stored) if stored else {}
+    arrays = private.load_stack(part.section, part.refs, stored, *kinds) if stored else {}
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if len(stored) == len(clients):
         return tensors

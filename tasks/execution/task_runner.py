@@ -1,5 +1,6 @@
 """Submit tasks and gather their results, assign stacks of clients to workers, select each cohort's arguments, count cost."""
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,7 @@ from models.server_state import ClientStateRefs
 from models.training.engine_and_stack_size import even_stack_size
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, make_stacks
+from silos.errors import ClientsAwayError
 from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, Returned, ServerStep
 from tasks.execution.worker_backends import Call, Workers
 from tasks.messages.message_policy import Message, SentMessage, check_few
@@ -72,6 +74,9 @@ class Runner(Protocol):
         """Run the task once, on the server."""
 
 
+WAIT_PAUSE = 1.0
+"""Seconds until a place that does not answer is queried again, while a step or a round waits for it."""
+
 started = 0
 """The number of task runs that this process has started; Prefect's server must record all before it is stopped."""
 
@@ -86,6 +91,8 @@ class PrefectRunner:
     pool: Workers | None = None  # None: one cohort, in this process
     when: str = ""
     """Prefix of task names on Prefect's page, such as `round 3`, or `fedprox against fedavg`."""
+    waits: bool = False
+    """Whether steps wait until places answer that stopped answering; otherwise they raise ClientsAwayError."""
 
     @property
     def workers(self) -> int:
@@ -102,11 +109,27 @@ class PrefectRunner:
         if self.pool is None or (len(calls) == 1 and not self.pool.is_remote):
             results = [named(*args, **options) for args, options in opaque]
         else:
-            results = self.pool.run(named, opaque)
+            results = self._run(self.pool, named, opaque)
         for argument in (argument for args, options in opaque for argument in (*args, *options.values())):
             assert isinstance(argument, OpaqueArgument), "all arguments were wrapped"
             argument.content = None
         return [_take_messages(task.name, result) for result in results]
+
+    def absent(self) -> frozenset[str]:
+        """Return the places that stopped answering and still do not."""
+        return frozenset() if self.pool is None else self.pool.absent()
+
+    def _run(self, pool: Workers, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
+        """Run the task on each call; with `waits`, run it again when the places that did not answer are back."""
+        while True:
+            try:
+                return pool.run(task, calls)
+            except ClientsAwayError as error:
+                if not self.waits:
+                    raise
+                pool.say(f"{task.name} waits for place {error.place}, which does not answer")
+            while pool.absent():
+                time.sleep(WAIT_PAUSE)
 
     def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
         """Let clients delete their private state of a section but that of these references."""
@@ -160,6 +183,7 @@ class PlainRunner:
 
     workers: int = 1
     when: str = ""  # as PrefectRunner's; no page shows it
+    waits: bool = False  # clients are always here
 
     def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
         _check_type(task, ClientStep)
@@ -167,6 +191,10 @@ class PlainRunner:
             if isinstance(args[0], Cohort):
                 args[0].silos.must_be_here()
         return [task.fn(*args, **options) for args, options in calls]
+
+    def absent(self) -> frozenset[str]:
+        """Return no places."""
+        return frozenset()
 
     def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
         """Delete clients' private state of a section but that of these references."""

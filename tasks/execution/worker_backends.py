@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from prefect import Task
 from prefect.context import SettingsContext, get_settings_context
+from prefect.futures import PrefectFuture
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from silos.client_store import ClientStore
@@ -43,7 +44,7 @@ class Workers:
 
     def __init__(self, count: int, say: Say) -> None:
         self.count = count
-        self._say = say
+        self.say = say
         self._runner: TaskRunner | None = None
 
     def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
@@ -52,7 +53,11 @@ class Workers:
             pickle_modules_by_name()
         with _without_interrupts(), _WholeSettings.now() if self.is_pickled else nullcontext():
             futures = [self._start().submit(task, _by_name(task, *call)) for call in calls]
-        return [future.result() for future in futures]
+        return self._gather(futures)
+
+    def absent(self) -> frozenset[str]:
+        """Return the places that stopped answering and still do not; always none where clients are on this machine."""
+        return frozenset()
 
     def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
         """Delete clients' private state of a section but that of these references."""
@@ -70,6 +75,10 @@ class Workers:
     def kill(self) -> None:
         """End the workers now."""
         self.close()
+
+    def _gather(self, futures: Sequence[PrefectFuture[Returned]]) -> list[Returned]:
+        """Return the results of submitted tasks in order, or raise the error of the first that failed."""
+        return [future.result() for future in futures]
 
     def _start(self) -> TaskRunner:
         if self._runner is None:
@@ -98,7 +107,7 @@ class Processes(Workers):
             except BrokenProcessPool:
                 self.kill()
                 if left:
-                    self._say(f"a worker process ended in {task.name}; the step runs again in a new one.")
+                    self.say(f"a worker process ended in {task.name}; the step runs again in a new one.")
         raise UserError(
             f"worker processes ended {NEW_POOLS + 1} times in {task.name}, most likely because memory ran out. "
             "Lower runner.workers; --resume continues after the last complete round."

@@ -44,6 +44,28 @@ class Numbers:
             raise ValueError(f"Numbers: size: got {self.size!r}, expected one of {', '.join(sizes)}")
 
 
+@dataclass(frozen=True, init=False)
+class Axes:
+    """The type and the axes of a field's tensors, which an answer from another machine must have.
+
+    Attributes:
+        dtypes: The types that the tensors may have.
+        names: The axes: "clients" has an entry for each client of the message; others have any length.
+        finite: Whether all numbers must be finite.
+        like_model: Whether tensors have the names and shapes of the model's weights; then axes precede those of a weight.
+    """
+
+    dtypes: tuple[str, ...]
+    names: tuple[str, ...]
+    finite: bool
+    like_model: bool
+
+    def __init__(self, dtypes: str, *names: str, finite: bool = True, like_model: bool = False) -> None:
+        given = {"dtypes": tuple(dtypes.split()), "names": names, "finite": finite, "like_model": like_model}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)
+
+
 FEW, SEVERAL = Numbers("few"), Numbers("several", LEAST_ROWS)
 
 FEW_ADDED, SEVERAL_ADDED = Numbers("few", added=True), Numbers("several", LEAST_ROWS, added=True)
@@ -121,6 +143,15 @@ def numbers_of(kind: type[Message]) -> dict[str, Numbers]:
                 f"{LEAST_ROWS} rows"
             )
     return declared
+
+
+def axes_of(kind: type[Message]) -> dict[str, Axes]:
+    """Return the `Axes` of each field of a message that declares some."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {
+        name: [n for n in getattr(hint, "__metadata__", ()) if isinstance(n, Axes)] for name, hint in hints.items()
+    }
+    return {name: notes[0] for name, notes in found.items() if notes}
 
 
 def check_few(messages: Sequence[Message]) -> None:

@@ -16,6 +16,7 @@ from tasks.messages.message_policy import (
     LEARNED_ADDED,
     SEVERAL,
     SEVERAL_ADDED,
+    Axes,
     Message,
     Numbers,
 )
@@ -28,8 +29,8 @@ class SummedMessage(Message):
     Sums are enough for an average. Added in stack order, they do not depend on how stacks were assigned to workers.
     """
 
-    rows: Annotated[Tensor, FEW]  # (clients,) int64
-    sums: Annotated[Weights, LEARNED_ADDED]
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    sums: Annotated[Weights, LEARNED_ADDED, Axes("float64", like_model=True)]
 
     def __post_init__(self) -> None:
         if self.rows.shape != (len(self.clients),):
@@ -48,7 +49,9 @@ class SummedMessage(Message):
 class WeightedMessage(SummedMessage):
     """A message whose sums are weighted by `shares`, if the method passes them, instead of by rows."""
 
-    shares: Annotated[Tensor | None, FEW] = field(default=None, kw_only=True)  # (clients,) float64
+    shares: Annotated[Tensor | None, FEW, Axes("float64", "clients")] = field(
+        default=None, kw_only=True
+    )  # (clients,) float64
 
     @property
     def total(self) -> float:
@@ -60,10 +63,14 @@ class WeightedMessage(SummedMessage):
 class Update(WeightedMessage):
     """The result of local training at the clients of one stack; `sums` are of their shared weights."""
 
-    loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
+    loss: Annotated[
+        Tensor, FEW, Axes("float32 float64", "clients")
+    ]  # (clients,) mean training loss, in the units of the objective
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
     # (clients, ...), if the method requests every client's own weights
-    each: Annotated[Weights, Numbers("learned", again=True)] = field(default_factory=dict)
+    each: Annotated[
+        Weights, Numbers("learned", again=True), Axes("float32 float64 int64", "clients", like_model=True)
+    ] = field(default_factory=dict)
     # client to its mean loss on validation rows before and after training, if requested; NaN for too few rows
     validation: Annotated[Mapping[str, tuple[float, float]], FEW] = field(default_factory=dict)
 
@@ -76,7 +83,9 @@ Updated = TypeVar("Updated", bound=Update)
 class SentTrees(Update):
     """The boosted trees of the clients of one stack; a threshold lies between two values of the client's rows."""
 
-    trees: Annotated[Weights, LEARNED] = field(default_factory=dict)  # (clients, ...); none if they stay there
+    trees: Annotated[Weights, LEARNED, Axes("float32 int32", "clients", "*")] = field(
+        default_factory=dict
+    )  # (clients, ...); none if they stay there
 
 
 @dataclass(frozen=True)
@@ -87,9 +96,15 @@ class SiteUpdates(Update):
     separate in `steps` if the server holds the sites.
     """
 
-    nats: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) float64, divergence of posterior and cavity
-    unsent: Annotated[Tensor, FEW] = field(kw_only=True)  # (clients,) int64, weights whose step is 0 and not sent
-    steps: Annotated[Weights, LEARNED] = field(default_factory=dict)  # (clients, ...) float64
+    nats: Annotated[Tensor, FEW, Axes("float64", "clients")] = field(
+        kw_only=True
+    )  # (clients,) float64, divergence of posterior and cavity
+    unsent: Annotated[Tensor, FEW, Axes("int64", "clients")] = field(
+        kw_only=True
+    )  # (clients,) int64, weights whose step is 0 and not sent
+    steps: Annotated[Weights, LEARNED, Axes("float64", "clients", like_model=True)] = field(
+        default_factory=dict
+    )  # (clients, ...) float64
 
     @property
     def bytes_up(self) -> int:
@@ -111,7 +126,7 @@ class SiteRemovals(Message):
 
     with_model = False  # the clients are sent nothing
 
-    sums: Annotated[Weights, LEARNED_ADDED]  # float64
+    sums: Annotated[Weights, LEARNED_ADDED, Axes("float64", like_model=True)]  # float64
 
     @property
     def bytes_up(self) -> int:
@@ -126,7 +141,9 @@ class Gradients(SummedMessage):
     For running statistics and other tensors without a gradient, `sums` has their updated values times rows.
     """
 
-    loss: Annotated[Tensor, FEW]  # (clients,) mean training loss, in the units of the objective
+    loss: Annotated[
+        Tensor, FEW, Axes("float32 float64", "clients")
+    ]  # (clients,) mean training loss, in the units of the objective
 
 
 @dataclass(frozen=True)
@@ -139,7 +156,7 @@ class HeadGradients(SummedMessage):
 
     with_model = False  # local training of the same round counts it
 
-    sums: Annotated[Weights, SEVERAL_ADDED]
+    sums: Annotated[Weights, SEVERAL_ADDED, Axes("float64", like_model=True)]
 
 
 @dataclass(frozen=True)
@@ -153,9 +170,13 @@ class SentWeights(WeightedMessage):
 class ClusterChoice(Message):
     """The model that each client of one stack chooses out of every set of models that it was offered."""
 
-    rows: Annotated[Tensor, FEW]  # (clients,) int64
-    choice: Annotated[Tensor, FEW]  # (clients, sets) int64, the model's index in its set
-    loss: Annotated[Tensor, FEW]  # (clients, sets) float64, that model's mean loss over the client's training rows
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    choice: Annotated[
+        Tensor, FEW, Axes("int64", "clients", "sets")
+    ]  # (clients, sets) int64, the model's index in its set
+    loss: Annotated[
+        Tensor, FEW, Axes("float64", "clients", "sets", finite=False)
+    ]  # (clients, sets) float64, that model's mean loss over the client's training rows
 
 
 @dataclass(frozen=True)
@@ -166,7 +187,7 @@ class CorrectnessBits(Message):
     finite is correct on no row.
     """
 
-    bits: Annotated[Tensor, LEARNED]  # (clients, bytes) uint8, as numpy packs them
+    bits: Annotated[Tensor, LEARNED, Axes("uint8", "clients", "bytes")]  # (clients, bytes) uint8, as numpy packs them
 
     @property
     def bytes_up(self) -> int:
@@ -182,7 +203,7 @@ class PriorShiftAccuracy(Message):
     models as there are classes reveal all shares.
     """
 
-    accuracy: Annotated[Tensor, FEW]  # (clients,) float64
+    accuracy: Annotated[Tensor, FEW, Axes("float64", "clients")]  # (clients,) float64
 
 
 ABSENT = -1.0
@@ -197,8 +218,10 @@ class Descriptor(Message):
     one that would leave too few rows of the other classes. A client with too few rows is silent.
     """
 
-    rows: Annotated[Tensor, FEW]  # (clients,) int64
-    moments: Annotated[Tensor, SEVERAL]  # (clients, parts, 2, components) float32
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    moments: Annotated[
+        Tensor, SEVERAL, Axes("float32", "clients", "parts", "2", "components")
+    ]  # (clients, parts, 2, components) float32
     silent: tuple[str, ...] = ()
 
     @property
@@ -215,8 +238,10 @@ class UncertaintyScores(Message):
     with_model = False  # the new average is sent, and counted, for the next round
 
     split: str
-    rows: Annotated[Tensor, FEW]  # (clients,) int64
-    numbers: Annotated[Mapping[str, Tensor], FEW]  # (clients,) float64; NaN without rows
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    numbers: Annotated[
+        Mapping[str, Tensor], FEW, Axes("float64", "clients", finite=False)
+    ]  # (clients,) float64; NaN without rows
 
 
 @dataclass(frozen=True)
@@ -225,7 +250,7 @@ class CodebookExtension(Message):
 
     with_model = False  # as in UncertaintyScores
 
-    words: Annotated[Tensor, FEW]  # (clients,) int64
+    words: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
     refs: Mapping[str, str]  # client, hash; the same in the records of all members
     prefix: str = ""  # of the member; empty without an ensemble
 
@@ -245,6 +270,8 @@ class Centroids(Message):
 
     with_model = False  # local training of the same round counts it
 
-    centres: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words, d) float32 of each client
-    weights: Annotated[tuple[np.ndarray, ...], SEVERAL]  # (words,) tokens
+    centres: Annotated[
+        tuple[np.ndarray, ...], SEVERAL, Axes("float32", "words", "d")
+    ]  # (words, d) float32 of each client
+    weights: Annotated[tuple[np.ndarray, ...], SEVERAL, Axes("int64 float32 float64", "words")]  # (words,) tokens
     prefix: str = ""  # of the member; empty without an ensemble

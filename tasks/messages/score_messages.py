@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from tasks.messages.message_policy import FEW, FEW_ADDED, SEVERAL_ADDED, Message
+from tasks.messages.message_policy import FEW, FEW_ADDED, SEVERAL_ADDED, Axes, Message
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,10 @@ class Scores(Message):
     travels = False
 
     split: str
-    rows: Annotated[Tensor, FEW]  # (clients,) int64
-    sums: Annotated[Mapping[str, Tensor], FEW]  # measure, (clients,); counts int64, the others float64
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    sums: Annotated[
+        Mapping[str, Tensor], FEW, Axes("int64 float64", "clients", finite=False)
+    ]  # measure, (clients,); counts int64, the others float64
     outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the outcomes that it stores
 
     def for_all(self, clients: Sequence[str]) -> "Scores":
@@ -41,7 +43,7 @@ class OutcomeMeans(Message):
 
     travels = False
 
-    means: Annotated[Tensor, FEW]  # (clients, 2, seeds) float64
+    means: Annotated[Tensor, FEW, Axes("float64", "clients", "2", "seeds", finite=False)]  # (clients, 2, seeds) float64
 
 
 @dataclass(frozen=True)
@@ -55,10 +57,16 @@ class PairedSums(Message):
 
     travels = False
 
-    rows: Annotated[Tensor, FEW]  # (clients,) int64
-    by_seed: Annotated[Tensor, FEW]  # (clients, seeds) float64, sums over rows
-    mean_squares: Annotated[Tensor, FEW]  # (clients,) float64, sums over rows of the squared mean over seeds
-    squares: Annotated[Tensor, FEW]  # (clients,) float64, sums over rows and seeds of the squared difference
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    by_seed: Annotated[
+        Tensor, FEW, Axes("float64", "clients", "seeds", finite=False)
+    ]  # (clients, seeds) float64, sums over rows
+    mean_squares: Annotated[
+        Tensor, FEW, Axes("float64", "clients", finite=False)
+    ]  # (clients,) float64, sums over rows of the squared mean over seeds
+    squares: Annotated[
+        Tensor, FEW, Axes("float64", "clients", finite=False)
+    ]  # (clients,) float64, sums over rows and seeds of the squared difference
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,9 @@ class CommonSums(Message):
 
     travels = False
 
-    sums: Annotated[Tensor, FEW_ADDED]  # (seeds, rows) float64: a number per row and seed; the row belongs to no client
+    sums: Annotated[
+        Tensor, FEW_ADDED, Axes("float64", "seeds", "rows", finite=False)
+    ]  # (seeds, rows) float64: a number per row and seed; the row belongs to no client
 
 
 @dataclass(frozen=True)
@@ -79,8 +89,8 @@ class ClassCounts(Message):
 
     travels = False
 
-    rows: Annotated[Tensor, SEVERAL_ADDED]  # (classes,) int64
-    right: Annotated[Tensor, SEVERAL_ADDED]  # (classes,) int64
+    rows: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]  # (classes,) int64
+    right: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]  # (classes,) int64
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,8 @@ class TargetSums(Message):
 
     travels = False
 
-    rows: Annotated[Tensor, SEVERAL_ADDED]  # (classes,) int64, or (1,) of a regression
-    total: Annotated[Tensor, SEVERAL_ADDED]  # (1,) float64, in units of y; 0 of a classification
+    rows: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]  # (classes,) int64, or (1,) of a regression
+    total: Annotated[Tensor, SEVERAL_ADDED, Axes("float64", "1")]  # (1,) float64, in units of y; 0 of a classification
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,9 @@ class PredictionCounts(Message):
 
     travels = False
 
-    counts: Annotated[Tensor, SEVERAL_ADDED]  # (methods, classes, classes + 1) int64
+    counts: Annotated[
+        Tensor, SEVERAL_ADDED, Axes("int64", "methods", "classes", "predicted")
+    ]  # (methods, classes, classes + 1) int64
 
 
 @dataclass(frozen=True)
@@ -117,4 +129,4 @@ class PriorShiftScores(Message):
 
     travels = False
 
-    accuracy: Annotated[Tensor, FEW]  # (clients,) float64
+    accuracy: Annotated[Tensor, FEW, Axes("float64", "clients", finite=False)]  # (clients,) float64

@@ -7,7 +7,7 @@ from typing import Annotated
 from torch import Tensor
 
 from models.server_state import Weights
-from tasks.messages.message_policy import FEW, FLOAT_BYTES, LEARNED, SEVERAL, Message
+from tasks.messages.message_policy import FEW, FLOAT_BYTES, LEARNED, SEVERAL, Axes, Message
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class CommonNorms(Message):
 
     travels = False
 
-    statistics: Annotated[Weights, LEARNED]  # (clients, ...), the same for every client
+    statistics: Annotated[
+        Weights, LEARNED, Axes("float32 float64 int64", "clients", like_model=True)
+    ]  # (clients, ...), the same for every client
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,16 @@ class StatsKept(Message):
     travels = False  # a reference, and measures for the user
 
     refs: Mapping[str, str]  # client, hash
-    norm: Annotated[Tensor, FEW]  # (clients,) float64, Euclidean, over all statistics
-    ok: Annotated[Tensor, FEW]  # (clients, statistics) bool, whether there were enough rows
+    norm: Annotated[
+        Tensor, FEW, Axes("float64", "clients", finite=False)
+    ]  # (clients,) float64, Euclidean, over all statistics
+    ok: Annotated[
+        Tensor, FEW, Axes("bool", "clients", "statistics")
+    ]  # (clients, statistics) bool, whether there were enough rows
     # (clients, statistics) float64, relative eigenvalue gap; NaN without loadings
-    gap: Annotated[Tensor, FEW]
+    gap: Annotated[Tensor, FEW, Axes("float64", "clients", "statistics", finite=False)]
     # (clients, statistics) float64, similarity of two halves of the rows, of ten or more each; NaN without loadings
-    agreement: Annotated[Tensor, FEW]
+    agreement: Annotated[Tensor, FEW, Axes("float64", "clients", "statistics", finite=False)]
 
 
 @dataclass(frozen=True)
@@ -58,9 +64,9 @@ class StatsMessage(Message):
 
     with_model = False  # it depends on the rows alone
 
-    rows: Annotated[Tensor, FEW]  # (clients,) int64
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
     # class_counts | mean | variance | eigenvalues to (clients, length) float32
-    statistics: Annotated[Mapping[str, Tensor], SEVERAL]
+    statistics: Annotated[Mapping[str, Tensor], SEVERAL, Axes("float32", "clients", "length")]
     silent: tuple[str, ...] = ()  # clients with too few rows
 
     @property
@@ -84,9 +90,15 @@ class ScaleMoments(Message):
 
     with_model = False  # it depends on the rows alone
 
-    counts: Annotated[Tensor, SEVERAL]  # (clients, columns) int64, rows with a value that is not missing
-    sums: Annotated[Tensor, SEVERAL]  # (clients, columns) float64, of these values
-    squares: Annotated[Tensor, SEVERAL]  # (clients, columns) float64, of their distances from the client's own mean
+    counts: Annotated[
+        Tensor, SEVERAL, Axes("int64", "clients", "columns")
+    ]  # (clients, columns) int64, rows with a value that is not missing
+    sums: Annotated[
+        Tensor, SEVERAL, Axes("float64", "clients", "columns")
+    ]  # (clients, columns) float64, of these values
+    squares: Annotated[
+        Tensor, SEVERAL, Axes("float64", "clients", "columns")
+    ]  # (clients, columns) float64, of their distances from the client's own mean
     earlier: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -105,8 +117,8 @@ class ScaleCheck(Message):
 
     travels = False
 
-    inputs: Annotated[Tensor, FEW]  # (clients,) bool
-    targets: Annotated[Tensor, FEW]  # (clients,) bool
+    inputs: Annotated[Tensor, FEW, Axes("bool", "clients")]  # (clients,) bool
+    targets: Annotated[Tensor, FEW, Axes("bool", "clients")]  # (clients,) bool
 
 
 @dataclass(frozen=True)
@@ -122,11 +134,19 @@ class ShiftNumbers(Message):
 
     travels = False
 
-    rows: Annotated[Tensor, FEW]  # (clients,) int64
-    labels: Annotated[Tensor, FEW]  # (clients, classes) float64, NaN for a class that is not reported alone
-    counts: Annotated[Tensor, SEVERAL]  # (clients, features, cells, classes + 1) float64
-    moments: Annotated[Tensor, SEVERAL]  # (clients, features, classes + 1, 5) float64
-    counted_in: Annotated[Tensor, SEVERAL]  # (clients, features, cells) int16, the cell in which each is counted
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]  # (clients,) int64
+    labels: Annotated[
+        Tensor, FEW, Axes("float64", "clients", "classes", finite=False)
+    ]  # (clients, classes) float64, NaN for a class that is not reported alone
+    counts: Annotated[
+        Tensor, SEVERAL, Axes("float64", "clients", "features", "cells", "classes")
+    ]  # (clients, features, cells, classes + 1) float64
+    moments: Annotated[
+        Tensor, SEVERAL, Axes("float64", "clients", "features", "classes", "5", finite=False)
+    ]  # (clients, features, classes + 1, 5) float64
+    counted_in: Annotated[
+        Tensor, SEVERAL, Axes("int16", "clients", "features", "cells")
+    ]  # (clients, features, cells) int16, the cell in which each is counted
     repeats: tuple[str, ...] = field(default=(), kw_only=True)
     persons: tuple[str, ...] = field(default=(), kw_only=True)
 
@@ -140,14 +160,20 @@ class NewRowsShift(Message):
 
     travels = False
 
-    rows: Annotated[Tensor, FEW]  # (clients, 2) int64, new and earlier training rows
-    worth: Annotated[Tensor, FEW]  # (clients, 2) float64, the independent rows that tests take them for
-    types: Annotated[Tensor, FEW]  # (clients, 3) bool, in the order of TYPES
-    grades: Annotated[Tensor, FEW]  # (clients, 3) int64, an index in GRADES, or -1
-    undetermined: Annotated[Tensor, FEW]  # (clients, 1) bool, whether there were too few rows for the tests
-    features: Annotated[Tensor, SEVERAL]  # (clients, features) bool, those that carry most of the difference
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients", "2")]  # (clients, 2) int64, new and earlier training rows
+    worth: Annotated[
+        Tensor, FEW, Axes("float64", "clients", "2")
+    ]  # (clients, 2) float64, the independent rows that tests take them for
+    types: Annotated[Tensor, FEW, Axes("bool", "clients", "3")]  # (clients, 3) bool, in the order of TYPES
+    grades: Annotated[Tensor, FEW, Axes("int64", "clients", "3")]  # (clients, 3) int64, an index in GRADES, or -1
+    undetermined: Annotated[
+        Tensor, FEW, Axes("bool", "clients", "1")
+    ]  # (clients, 1) bool, whether there were too few rows for the tests
+    features: Annotated[
+        Tensor, SEVERAL, Axes("bool", "clients", "features")
+    ]  # (clients, features) bool, those that carry most of the difference
     # (clients, features) float64, by how much their means are higher, in deviations, to one decimal; NaN for others
-    means: Annotated[Tensor, SEVERAL]
+    means: Annotated[Tensor, SEVERAL, Axes("float64", "clients", "features", finite=False)]
 
 
 @dataclass(frozen=True)
@@ -160,7 +186,9 @@ class NoisyCounts(Message):
 
     travels = False
 
-    counts: Annotated[Tensor, SEVERAL]  # (clients, features, cells, classes) int64, may be negative
+    counts: Annotated[
+        Tensor, SEVERAL, Axes("int64", "clients", "features", "cells", "classes")
+    ]  # (clients, features, cells, classes) int64, may be negative
 
 
 @dataclass(frozen=True)
@@ -173,9 +201,15 @@ class FeatureCorrelations(Message):
 
     travels = False
 
-    values: Annotated[Tensor, SEVERAL]  # (clients, pairs, classes + 1) float32, NaN if not reported
-    variances: Annotated[Tensor, SEVERAL]  # (clients, pairs, classes + 1) float32
-    far: Annotated[Tensor, SEVERAL]  # (clients, features, 2) int64, of reported rows far below and far above the others
+    values: Annotated[
+        Tensor, SEVERAL, Axes("float32", "clients", "pairs", "classes", finite=False)
+    ]  # (clients, pairs, classes + 1) float32, NaN if not reported
+    variances: Annotated[
+        Tensor, SEVERAL, Axes("float32", "clients", "pairs", "classes", finite=False)
+    ]  # (clients, pairs, classes + 1) float32
+    far: Annotated[
+        Tensor, SEVERAL, Axes("int64", "clients", "features", "2")
+    ]  # (clients, features, 2) int64, of reported rows far below and far above the others
 
 
 @dataclass(frozen=True)
@@ -188,7 +222,9 @@ class HalfModels(Message):
 
     travels = False
 
-    weights: Annotated[Tensor, LEARNED]  # (clients, 2, classes, columns) float64, NaN for classes left out
+    weights: Annotated[
+        Tensor, LEARNED, Axes("float64", "clients", "2", "classes", "columns", finite=False)
+    ]  # (clients, 2, classes, columns) float64, NaN for classes left out
 
 
 @dataclass(frozen=True)
@@ -201,7 +237,9 @@ class PredictedCounts(Message):
 
     travels = False
 
-    counts: Annotated[Mapping[str, Tensor], SEVERAL]  # of each client (models, features, cells, classes) int32
+    counts: Annotated[
+        Mapping[str, Tensor], SEVERAL, Axes("int32", "models", "features", "cells", "classes")
+    ]  # of each client (models, features, cells, classes) int32
 
 
 @dataclass(frozen=True)
@@ -219,5 +257,7 @@ class ProjectedRows(Message):
 
     travels = False
 
-    tokens: Annotated[tuple[Tensor, ...], SEVERAL]  # (centres, 2) of each client
-    words: Annotated[tuple[Tensor, ...], LEARNED]  # (words, 2)
+    tokens: Annotated[
+        tuple[Tensor, ...], SEVERAL, Axes("float32 float64", "centres", "2")
+    ]  # (centres, 2) of each client
+    words: Annotated[tuple[Tensor, ...], LEARNED, Axes("float32 float64", "words", "2")]  # (words, 2)

@@ -41,6 +41,8 @@ _KEY = re.compile(rf"(to|from)/({_NAME})/({_NAME})")
 _PREFIX = re.compile(rf"(to|from)/({_NAME})/({_NAME})?")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LEAST_BYTES = 4096  # that a file counts, however small: a disk has room for a bounded number of them
+_MOST_FILES = 1024  # of a place; its boxes are listed at each request
+_MOST_CONNECTIONS = 1024
 
 
 class _RefusedError(Exception):
@@ -69,13 +71,14 @@ class _Store:
         self._folder, self._limit, self._place_limit = folder, limit_bytes, place_bytes
         self._boxes: dict[str, dict[str, _Message]] = {}
         self._used: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
         self._news: dict[str, asyncio.Event] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         for path in sorted(folder.glob("*/*/*/*")):
             kind, *parts = path.relative_to(folder).parts
             if kind == "messages":
                 self._boxes.setdefault("/".join(parts[:2]), {})[parts[2]] = _Message(path.stat().st_size)
-            self._used[parts[1]] += _counted(path.stat().st_size)
+            self._count("/".join(parts), None, path.stat().st_size)
 
     async def add(self, key: str, size: int, digest: str, offset: int, chunk: bytes) -> tuple[int, int]:
         """Append a chunk to a message; return the status, and how many bytes of the message there are."""
@@ -155,15 +158,20 @@ class _Store:
     def _reserve(self, place: str, more: int, kept: Path) -> None:
         """Refuse bytes above the limit of a place; first, delete other messages of it that are not whole."""
         needed = self._place_limit - _counted(more)
-        if self._used[place] > needed:
+
+        def is_full() -> bool:
+            return self._used[place] > needed or (self._files[place] >= _MOST_FILES and not kept.exists())
+
+        if is_full():
             for way in ("to", "from"):
                 for part in self._parts(f"{way}/{place}", ""):
                     if part != kept:
                         self._remove(f"{way}/{place}/", part)
-        if self._used[place] > needed:
+        if is_full():
             raise _RefusedError(
                 507,
-                f"{place}: got a full box, expected at most {self._place_limit:,} bytes. Take messages, or raise it.",
+                f"{place}: got a full box, expected at most {self._place_limit:,} bytes in {_MOST_FILES:,} messages. Take "
+                "messages, or raise it.",
             )
 
     def _find(self, key: str) -> _Message | None:
@@ -185,7 +193,9 @@ class _Store:
         self._count(key, size, None)
 
     def _count(self, key: str, before: int | None, after: int | None) -> None:
-        self._used[key.split("/")[1]] += _counted(after) - _counted(before)
+        place = key.split("/")[1]
+        self._used[place] += _counted(after) - _counted(before)
+        self._files[place] += (after is not None) - (before is not None)
 
 
 def broker_app(
@@ -217,7 +227,7 @@ def broker_app(
     @app.exception_handler(OSError)
     async def fail(request: Request, error: OSError) -> Response:
         """Let the sender try again: as a rule, the disk is full."""
-        return JSONResponse({"refused": f"broker: got {shown(str(error), 200)}. Check its disk."}, 503)
+        return JSONResponse({"refused": f"broker: got {error.strerror or 'an error'}. Check its disk."}, 503)
 
     @app.put("/messages/{key:path}")
     async def put(key: str, size: int, sha256: str, offset: int, request: Request) -> Response:
@@ -232,8 +242,9 @@ def broker_app(
 
     @app.get("/messages/{key:path}")
     async def get(key: str, offset: int = 0, wait: float = 0) -> Response:
-        if offset < 0 or not 0 <= wait <= LONG_POLL:
-            raise _RefusedError(400, f"query: got offset {offset}, wait {wait}, expected from 0, 0 to {LONG_POLL}.")
+        if not 0 <= offset <= limit_bytes or not 0 <= wait <= LONG_POLL:
+            most = f"0 to {limit_bytes}, 0 to {LONG_POLL}"
+            raise _RefusedError(400, f"query: got offset {shown(str(offset))}, wait {wait}, expected {most}.")
         found = await store.first(key, wait)
         if found is None:
             return Response(status_code=204)
@@ -261,6 +272,7 @@ def broker_server(
         log_level="warning",
         server_header=False,
         timeout_keep_alive=3 * LONG_POLL,
+        limit_concurrency=_MOST_CONNECTIONS,
         timeout_graceful_shutdown=1,  # long polls would hold it
     )
     return uvicorn.Server(config)
@@ -380,7 +392,8 @@ def _check_right(who: str, method: str, key: str) -> None:
 
 def _check_sent(size: int, digest: str, offset: int) -> None:
     if not 0 <= offset <= size or _HASH.fullmatch(digest) is None:
-        raise _RefusedError(400, f"query: got offset {offset}, size {size}, sha256 {shown(digest)}. Send all three.")
+        numbers = f"offset {shown(str(offset))}, size {shown(str(size))}"
+        raise _RefusedError(400, f"query: got {numbers}, sha256 {shown(digest)}. Send all three.")
 
 
 def _finish(part: Path, path: Path, digest: str) -> bool:

@@ -22,7 +22,7 @@ from math import inf
 from pathlib import Path
 from typing import NoReturn, Self
 
-from silos.errors import UserError, shown
+from silos.errors import ClientsAwayError, UserError, shown
 from silos.io.atomic_io import sync_folder, write_bytes
 from silos.io.locks import exclusive_lock
 from tasks.places.envelopes import EnvelopeError, Header, PrivateKey, PublicKey, TooLargeError, Way, seal, unseal
@@ -39,17 +39,8 @@ _SESSION = re.compile(r"[0-9a-f]{32}")
 _BAD_ANSWER_PAUSE = 0.25  # seconds: a plane may give bad answers as fast as they are read
 
 
-class PlaceAwayError(UserError):
+class PlaceAwayError(ClientsAwayError):
     """A place did not answer in time; it may later."""
-
-    def __init__(self, place: str, seconds: float):
-        super().__init__(place, seconds)
-        self.place, self.seconds = place, seconds
-
-    def __str__(self) -> str:
-        return (
-            f"{self.place}: got no answer in {self.seconds:.0f} seconds, expected one. Start the place, or wait longer."
-        )
 
 
 class PlaceRefusedError(UserError):
@@ -88,6 +79,7 @@ class CoordinatorSession:
         self._turn = threading.Lock()
         self._session, self._nonce, self._number = "", "", 0
         self._pending: tuple[str, bytes] | None = None
+        self._ended: list[str] = []
         self._begin()
 
     def ask(self, subject: str, body: bytes, wait: float | None = None) -> bytes:
@@ -118,8 +110,8 @@ class CoordinatorSession:
                 self._begin()
             try:
                 if not self._nonce:
-                    opened, _ = self._exchange(OPEN, b"", wait)
-                    self._nonce, self._number = opened.nonce, 1
+                    opened, _ = self._exchange(OPEN, " ".join(self._ended).encode(), wait)
+                    self._nonce, self._number, self._ended = opened.nonce, 1, []
                 self._pending = request
                 _, answer = self._exchange(subject, body, wait)
             except (PlaceRefusedError, TooLargeError):
@@ -147,6 +139,8 @@ class CoordinatorSession:
         self.close()
 
     def _begin(self) -> None:
+        """Start a new session. The place then forgets those before it, so that no late request of theirs is carried out."""
+        self._ended = [*self._ended, *([self._session] if self._session else [])][-_MOST_SESSIONS:]
         self._session, self._nonce, self._number, self._pending = secrets.token_hex(16), "", 0, None
 
     def _withdraw(self) -> None:
@@ -358,8 +352,8 @@ class PlaceSessions:
         """Write down the request before it is carried out, and delete the answer before it."""
         used = max((s.used for s in self._sessions.values()), default=0) + 1
         if session is None:
-            while len(self._sessions) >= _MOST_SESSIONS:
-                self._forget(min(self._sessions, key=lambda name: self._sessions[name].used))
+            while len(self._sessions) >= _MOST_SESSIONS:  # first those without a request: they may be replayed openings
+                self._forget(min(self._sessions, key=lambda n: (self._sessions[n].number > 0, self._sessions[n].used)))
             session = _Session(used, secrets.token_hex(16), header.number, digest)
         else:
             session = replace(session, used=used, number=header.number, digest=digest)
@@ -378,11 +372,15 @@ class PlaceSessions:
     def _carry_out(self, header: Header, body: bytes) -> tuple[str, bytes]:
         """Return how a request ended, and the body of the answer."""
         if header.number == 0:
+            for name in body.decode("ascii", "replace").split():
+                if name != header.session:
+                    self._forget(name)
             return _ANSWERED, b""
         try:
             content = self._handler(header, body)
-        except Exception as error:
-            return _FAILED, f"{type(error).__name__}: {str(error)[:500]}".encode()
+        except Exception as error:  # its text may quote a row
+            _log.exception("%s: %s failed", self._place, header.subject)
+            return _FAILED, f"{type(error).__name__}; the place's own screen says more".encode()
         if len(content) > self._limit:
             return _REFUSED, f"answer: got {len(content):,} bytes, expected at most {self._limit:,}.".encode()
         return _ANSWERED, content

@@ -22,7 +22,9 @@ from torch import Tensor
 
 from models.client_model import GroupedWeights
 from models.metrics.client_metrics import ClientMetric
+from models.networks.exported_network import ExportedNetwork
 from models.networks.network import Network
+from models.networks.torch_module import TorchModule
 from models.training.objectives import CrossEntropy, Focal, Objective, SquaredError
 from models.training.optimizers import SGD, Adam, Optimizer
 from silos.client_store import ClientStore
@@ -34,7 +36,7 @@ from silos.standardizer import Standardization
 MOST_DEPTH = 24  # of nested values
 MOST_NAMES = 2  # folders of a client store's name: a run's below those of its set, where the owner's file is found
 RUNS = "of-coordinator"  # below a place's store: runs of its own lie elsewhere in the store
-MOST_CLIENTS = 2**16  # of a stack
+_MOST_TREE = 2**26  # bytes of names and numbers besides tensors
 _PRIVATE = "private"
 _PACKAGES = ("models", "silos", "tasks")  # of the classes that travel
 
@@ -43,6 +45,9 @@ _OF_PROTOCOL: dict[object, tuple[type, ...]] = {
     Optimizer: (SGD, Adam),
 }
 """The classes of a type that has no subclasses, because it is a protocol."""
+
+_PROGRAMS = (ExportedNetwork, TorchModule)
+"""Networks that run code from their own fields: torch would unpickle a program, and a module is built by a function."""
 
 
 class NotPlainError(UserError):
@@ -111,7 +116,7 @@ def _open(content: bytes) -> tuple[object, dict[str, Tensor]]:
 
     try:
         (size,) = struct.unpack("<Q", content[:8])
-        header = json.loads(content[8 : 8 + size]) if size < len(content) else {}
+        header = json.loads(content[8 : 8 + size]) if size < min(len(content), _MOST_TREE) else {}
         return json.loads(header["__metadata__"]["tree"]), load(content)
     except (struct.error, ValueError, KeyError, TypeError, RecursionError, SafetensorError) as error:
         raise NotPlainError(
@@ -354,11 +359,15 @@ class _Decoder:
     def cohort(self, tree: dict[str, Any], arm: object, where: str, depth: int) -> object:
         if arm is not Cohort or not isinstance(tree["cohort"], dict):
             return _OTHER
+        place = self.opened()
         silos, listed = self._open_silos(tree["cohort"], where), tree["cohort"].get("stacks")
         stacks = cast(list[tuple[list[str], int]], self.value({"list": _tuples(listed)}, list[_STACK], where, depth))
         for clients, size in stacks:
-            if not 0 < len(clients) <= size <= MOST_CLIENTS or set(clients) - set(silos.clients):
-                raise NotPlainError(f"{where}: got a stack of {len(clients)} clients of {size}, expected the cohort's.")
+            if not 0 < len(clients) <= size <= len(place.silos.clients) or set(clients) - set(silos.clients):
+                raise NotPlainError(
+                    f"{where}: got a stack of {len(clients)} clients padded to {size}, expected the cohort's clients, and "
+                    f"no more than the {len(place.silos.clients)} silos of this place."
+                )
         return Cohort(silos, tuple(Stack(tuple(clients), size) for clients, size in stacks))
 
     def _open_silos(self, tree: object, where: str) -> Silos:
@@ -422,7 +431,7 @@ def alternatives(hint: type) -> dict[str, type]:
 
 
 def _is_record(kind: type) -> bool:
-    if kind.__module__.partition(".")[0] not in _PACKAGES:  # a plugin's class does not travel
+    if kind.__module__.partition(".")[0] not in _PACKAGES or issubclass(kind, _PROGRAMS):  # a plugin's does not travel
         return False
     named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
     return is_dataclass(kind) or named_tuple or issubclass(kind, ClientMetric)

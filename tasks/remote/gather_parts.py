@@ -152,9 +152,10 @@ def _state(
 ) -> tuple[bool, str]:
     """Return whether a place answered, and its answer in words or why there is none."""
     try:
-        return True, read_answer(session.ask(subject, body, patience), str, place)
+        state: str = read_answer(session.ask(subject, body, patience), str, place)
     except (UserError, PlaceFailedError, ValueError, TypeError) as error:
         return False, str(error)
+    return True, "".join(letter if letter.isprintable() else "?" for letter in shown(state))
 
 
 def _ask_all(sessions: Mapping[str, CoordinatorSession], subject: str, returned: object) -> list[Any]:

@@ -1,6 +1,8 @@
 """Run client steps at the places where the rows lie, as Prefect tasks of the coordinator."""
 
+import contextlib
 import functools
+import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -9,23 +11,28 @@ from pathlib import Path
 from typing import Any, cast
 
 from prefect import Task
+from prefect.futures import PrefectFuture
 
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
-from silos.errors import UserError, shown, some
+from silos.errors import UserError, some
 from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument
 from tasks.execution.task_runner import PlainRunner
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
 from tasks.messages.message_policy import Message, SentMessage
-from tasks.places.sessions import CoordinatorSession, PlaceAwayError
+from tasks.places.sessions import PlaceAwayError, PlaceFailedError, PlaceRefusedError
+from tasks.remote.answer_checks import check_messages
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack
 from tasks.remote.enrolment import open_sessions
-from tasks.remote.serve_place import KEEP
-from tasks.remote.step_list import returned_by
+from tasks.remote.serve_place import KEEP, STATUS
+from tasks.remote.step_list import client_steps, returned_by
 
-STEP_PATIENCE, KEEP_PATIENCE = 600.0, 60.0
-"""Seconds in which a place answers a step, after which the run ends and `--resume` continues it; and in which it deletes."""
+KEEP_PATIENCE = 60.0
+"""Seconds in which a place deletes private state; it does so another time if it is away."""
+
+_NOTICE_AFTER = 60.0  # seconds of a step, after which the user reads what is waited for
+_LOOK = 0.2  # seconds in which a place that was away answers that it is back
 
 Ask = Callable[[str, bytes], bytes]
 """Sends a place the name of a step and its arguments, and returns the answer."""
@@ -37,46 +44,99 @@ class PlaceWorkers(Workers):
     Args:
         root: The coordinator's project.
         say: Receives messages for the user.
+        patience: Seconds in which a place answers a step. After that it is absent, until it answers `absent`.
     """
 
     is_remote = True
 
-    def __init__(self, root: Path, say: Say) -> None:
+    def __init__(self, root: Path, say: Say, patience: float) -> None:
         self._context = open_sessions(root)
         self._sessions = self._context.__enter__()
         super().__init__(len(self._sessions), say)
-        self._ran: set[str] = set()
+        self._patience = patience
+        self._ran, self._away, self._slow = set[str](), set[str](), set[str]()
 
     def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
-        """Run the task as `Workers.run` does; each call's cohort is of one place."""
+        """Run the task as `Workers.run` does; each call's cohort is of one place.
+
+        All calls have ended when an error of one is raised: that of a place which is away comes last.
+
+        Raises:
+            PlaceAwayError: If a place does not answer in time; without a call if it is known to be absent.
+        """
+        cohorts = [_unwrapped(args[:1], {})[0][0] for args, _ in calls]
+        wanted = {cohort.silos.only_place() for cohort in cohorts if isinstance(cohort, Cohort)}
+        if wanted & self._away and (away := sorted(wanted & self.absent())):
+            raise PlaceAwayError(away[0], self._patience)
         remote = copy(task)
 
         @functools.wraps(task.fn)
         def send(*args: object, **options: object) -> Any:
             args, options = _unwrapped(args, options)
-            if isinstance(args[0], Cohort):
-                self._ran.add(args[0].silos.only_place())
             return ask_place(self._asks, task.name, args, options)
 
         remote.fn = send
+        self._ran |= wanted
         return super().run(remote, calls)
+
+    def absent(self) -> frozenset[str]:
+        """Return the places that did not answer in time and still do not; each is asked once more, for a moment."""
+        for place in sorted(self._away):
+            with contextlib.suppress(PlaceAwayError):
+                with contextlib.suppress(PlaceRefusedError, PlaceFailedError):  # the next step says why
+                    self._sessions[place].ask(STATUS, b"", _LOOK)
+                self._away.discard(place)
+                self.say(f"place {place} answers again")
+        return frozenset(self._away)
 
     def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
         """Let each place that ran a step delete its clients' private state of a section but that of these references.
 
         One that is away deletes it another time.
         """
-        ran = {place: self._sessions[place] for place in sorted(self._ran)}
-        _keep_at(ran, private, section, refs, self._say)
+        patience = min(KEEP_PATIENCE, self._patience)
+        for place in sorted(self._ran - self._away):
+            _keep_at(functools.partial(self._ask, place, patience=patience), place, private, section, refs)
 
     def close(self) -> None:
         """End the sessions, after which a place forgets their last answers."""
         super().close()
         self._context.__exit__(None, None, None)
 
+    def _gather(self, futures: Sequence[PrefectFuture[Returned]]) -> list[Returned]:
+        results, errors = list[Returned](), list[Exception]()
+        for future in futures:
+            try:
+                results.append(future.result())
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise min(errors, key=lambda error: isinstance(error, PlaceAwayError))
+        return results
+
     @property
     def _asks(self) -> dict[str, Ask]:
-        return _asks_of(self._sessions)
+        return {place: functools.partial(self._ask, place) for place in self._sessions}
+
+    def _ask(self, place: str, subject: str, body: bytes, patience: float = 0) -> bytes:
+        """Send a request, and note a place that does not answer in time."""
+        session, patience = self._sessions[place], patience or self._patience
+        notice = patience if place in self._slow else min(patience, _NOTICE_AFTER)
+        try:
+            try:
+                return session.ask(subject, body, notice)
+            except PlaceAwayError:
+                if notice >= patience:
+                    raise
+            self._slow.add(place)
+            self.say(
+                f"place {place}: no answer to {subject} for {notice:.0f} seconds; after {patience:.0f} (runner.patience) it "
+                "counts as absent"
+            )
+            return session.ask(subject, body, patience - notice)
+        except PlaceAwayError:
+            self._away.add(place)
+            raise PlaceAwayError(place, patience) from None
 
 
 @dataclass(frozen=True)
@@ -85,20 +145,24 @@ class PlaceRunner(PlainRunner):
 
     Attributes:
         root: The coordinator's project.
+        patience: Seconds in which a place answers; PlaceAwayError after that.
     """
 
     root: Path = Path()
+    patience: float = 600.0
 
     def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
         with open_sessions(self.root) as sessions, ThreadPoolExecutor(len(sessions)) as threads:
-            asks = _asks_of(sessions)
+            asks = {place: functools.partial(session.ask, wait=self.patience) for place, session in sessions.items()}
             answers = threads.map(lambda call: ask_place(asks, task.name, *call), calls)
             return cast(list[list[SentMessage]], list(answers))
 
     def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
         """Let each place delete its clients' private state of a section but that of these references."""
+        patience = min(KEEP_PATIENCE, self.patience)
         with open_sessions(self.root) as sessions:
-            _keep_at(sessions, private, section, refs, lambda _: None)
+            for place, session in sessions.items():
+                _keep_at(functools.partial(session.ask, wait=patience), place, private, section, refs)
 
 
 def ask_place(
@@ -119,25 +183,16 @@ def ask_place(
             f"{some([*asks]) or 'no place'}. Let it join, or make the data again with `siloflow partition`."
         )
     messages: list[Message] = read_answer(asks[place](step, pack_call(step, args, options)), returned_by(step), place)
-    strangers = {client for message in messages for client in message.clients} - {*cohort.clients}
-    if strangers:
-        raise UserError(f"place {place}: got an answer for client {shown(min(strangers))}, expected some of its own.")
+    arguments = inspect.signature(inspect.unwrap(client_steps()[step].fn)).bind(*args, **options).arguments
+    check_messages(place, step, cohort.silos.select(cohort.clients), arguments, messages)
     return messages
 
 
-def _asks_of(sessions: Mapping[str, CoordinatorSession]) -> dict[str, Ask]:
-    return {place: functools.partial(session.ask, wait=STEP_PATIENCE) for place, session in sessions.items()}
-
-
-def _keep_at(
-    sessions: Mapping[str, CoordinatorSession], private: ClientStore, section: str, refs: Collection[str], say: Say
-) -> None:
+def _keep_at(ask: Ask, place: str, private: ClientStore, section: str, refs: Collection[str]) -> None:
+    """Let a place delete private state; one that is away does so another time."""
     body = pack({"private": private, "section": section, "refs": tuple(sorted(refs))})
-    for place, session in sessions.items():
-        try:
-            read_answer(session.ask(KEEP, body, KEEP_PATIENCE), str, place)
-        except PlaceAwayError as error:
-            say(f"{error} What its clients kept of earlier rounds stays there for now.")
+    with contextlib.suppress(PlaceAwayError):
+        read_answer(ask(KEEP, body), str, place)
 
 
 def _unwrapped(args: tuple[object, ...], options: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:

@@ -25,7 +25,8 @@ from silos.storage.places import described, part_digest
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, run_step
 from tasks.remote.codec import RUNS, OpenedPlace, unpack, unpack_call
-from tasks.remote.step_list import client_steps, offered_functions
+from tasks.remote.step_list import client_steps, is_training, offered_functions
+from tasks.remote.work_limits import check_work
 
 PART, KEEP, STATUS, MODEL = "part", "keep", "status", "model"
 """The subjects that are no steps."""
@@ -133,8 +134,10 @@ class PlaceServer:
     def _check(self, step: str, silos: Silos, arguments: Mapping[str, object]) -> None:
         """Raise RefusalError if the owner's file does not allow a step: those of a diagnosis, or those of training.
 
-        What silos report of their rows is of rows as they are, and in the features that they have.
+        What silos report of their rows is of rows as they are, and in the features that they have. A step that sends what
+        training learned is training, also of silos that only score: each has the least rows that the owner wants.
         """
+        check_work(arguments)
         is_report = _is_report(step)
         if (is_report or step == "report_moments") and silos.scaling != NO_STANDARDIZATION:
             raise RefusalError(f"{step}: got rows that are scaled, expected rows as they are.")
@@ -143,7 +146,8 @@ class PlaceServer:
             _check_features(arguments, silos)
         else:
             check_command(self.store, "run", silos.clients)
-            check_training(self.store, None, silos.federated().rows("train").items())
+            rows = (silos if is_training(step) else silos.federated()).rows("train")
+            check_training(self.store, None, ((client, own) for client, own in rows.items() if own))
 
     def _keep(self, private: ClientStore, section: str, refs: tuple[str, ...]) -> str:
         """Delete the private state of a run that no reference names; RefusalError in other folders: ledgers are there."""

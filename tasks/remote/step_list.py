@@ -12,6 +12,7 @@ from typing import Any
 import tasks
 from tasks import regroup
 from tasks.execution.prefect_tasks import ClientStep
+from tasks.messages.message_policy import Message, numbers_of
 
 _NOT_OFFERED = ("report_stats", "pooled_train")  # exact statistics without a ledger; rows of several silos
 _WITHOUT_STEPS = ("tasks.tracking", "tasks.execution", "tasks.places", "tasks.remote")
@@ -51,6 +52,20 @@ def parameters_of(step: str) -> Mapping[str, object]:
     function = inspect.unwrap(client_steps()[step].fn)
     hints = typing.get_type_hints(function)
     return MappingProxyType({name: hints[name] for name in inspect.signature(function).parameters})
+
+
+@functools.cache
+def is_training(step: str) -> bool:
+    """Return whether a step's messages have numbers that training learned, such as weights."""
+    return any(
+        numbers.size == "learned" for kind in message_types(returned_by(step)) for numbers in numbers_of(kind).values()
+    )
+
+
+def message_types(hint: object) -> list[type[Message]]:
+    """Return the classes that a step's return type names."""
+    inner = typing.get_args(hint)
+    return [kind for part in inner for kind in message_types(part)] if inner else [typing.cast(type[Message], hint)]
 
 
 @functools.cache

@@ -41,12 +41,12 @@ def test_alike_silos_are_given_a_type_as_seldom_with_least_rows_of_a_cell(interc
 
 
 def test_a_record_counts_every_draw(monkeypatch):
-    monkeypatch.setattr(bench_cells, "SIZES", (300,))
+    monkeypatch.setattr(bench_cells, "SIZES", ((300, 0), (1000, 24)))
     monkeypatch.setattr(
         bench_cells, "SHIFTS", {name: SHIFTS[name] for name in ("none", "labels: 45 % positive for 30 %")}
     )
     said = []
     measured = cells_cost(said.append, draws=2, alike=3)
-    assert [sum(line["on"]["verdicts"].values()) for line in measured["lines"]] == [3, 2]
-    assert all(line["on"]["cells"] < line["off"]["cells"] for line in measured["lines"])
-    assert len(said) == 2
+    assert [sum(line["on"]["verdicts"].values()) for line in measured["lines"]] == [3, 3, 2, 2]
+    assert all(3 < line["on"]["cells"] < line["off"]["cells"] for line in measured["lines"])  # also with a rare class
+    assert len(said) == 4

@@ -1,4 +1,4 @@
-"""A coordinator without rows and three places, typed as their people would: the same bits as on one machine."""
+"""A coordinator without rows and two places over HTTPS, typed as their people would: the same bits as on one machine."""
 
 import json
 import os
@@ -6,6 +6,8 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ import psutil
 import pytest
 import yaml
 
+from flows.training.run_folder import RunFolder
 from silos.privacy.secret import cell_secret
 from silos.storage.places import file_at
 from tests.end_to_end.conftest import COMMAND, Folder
+from tests.look import free_ports
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +29,20 @@ METHODS = ("fedavg", "scaffold")
 SEEDS = ("--seeds", "0,1")
 SMALL = ("--set", "training.rounds=2")
 HERE = ("--set", "runner.kind=threads")
+DROPPED = """
+from flows.methods.client_sampler import SampledClients, Sampler
+from flows.plugins import register_sampler
+
+
+@register_sampler("dropped")
+class Dropped(Sampler):
+    def __init__(self, gone=(), **common):
+        self.gone = {int(number): names for number, names in gone}
+
+    def sample(self, setup, round_number, memory):
+        gone = self.gone.get(round_number, ())
+        return SampledClients(tuple(c for c in setup.silos.clients if c not in gone), tuple(gone))
+"""
 AT_PLACES = {"source": {"kind": "places"}, "split": {"validation": 0, "test": 0}}
 
 
@@ -52,11 +70,30 @@ class Federation:
         assert code == 0, err
         return json.loads(out.splitlines()[-1])  # a forked `init` also prints what DVC says
 
-    def serve(self, place: str) -> None:
-        log = (self.home / f"{place}.log").open("a")
-        self.serving[place] = subprocess.Popen(
-            [COMMAND, "place", "serve"], cwd=self.home / place, stdout=log, stderr=log, text=True
-        )
+    def serve(self, place: str, *arguments: str) -> None:
+        """Start `place serve` at a place, or the broker of a coordinator; it writes to a file that `log` reads."""
+        with (self.home / f"{place}.log").open("a") as log:
+            self.serving[place] = subprocess.Popen(
+                [COMMAND, "place", *(arguments or ("serve",))], cwd=self.home / place, stdout=log, stderr=log, text=True
+            )
+
+    def log(self, place: str) -> str:
+        return (self.home / f"{place}.log").read_text()
+
+    def let_in(self, coordinator: str, address: str, places: tuple[str, ...], *broker: str) -> None:
+        """Type the commands by which places join a coordinator, and let them serve."""
+        key = self.type(coordinator, "place", "init", address)["fingerprint"]
+        if broker:
+            self.serve(coordinator, *broker)
+        for place in places:
+            before = self.type(place, "place", "describe")
+            assert (before["place"], before["address"]) == (None, None)
+            assert len(before["silos"]) == len(SITES[place.partition("-")[0]])
+            invitation = self.type(coordinator, "place", "invite", place)["file"]
+            joined = self.type(place, "place", "join", f"../{coordinator}/{invitation}", "--key", key)
+            self.type(coordinator, "place", "accept", place, joined["fingerprint"])
+            assert self.type(place, "place", "describe")["place"] == place
+            self.serve(place)
 
     def stop(self) -> None:
         for process in self.serving.values():
@@ -67,22 +104,24 @@ class Federation:
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory, server: str) -> Any:
     home = tmp_path_factory.mktemp("federation")
-    (home / "plane").mkdir()
     made = Federation(home, server)
     for seed, (place, hospitals) in enumerate(SITES.items()):
         write_visits(home / f"{place}.csv", hospitals, seed)
+
+    def init(place: str) -> None:
+        if place == "coordinator":
+            made.type(".", "init", place)
+            return
         made.type(".", "init", place, "--data", f"{place}.csv", "--label", "ill", "--client", "hospital")
         made.type(place, "partition")
-    made.type(".", "init", "coordinator")
+
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(init, [*SITES, "coordinator"]))
     params = yaml.safe_load((home / "north" / "params.yaml").read_text())
     params = {**params, "data": {**params["data"], **AT_PLACES}, "runner": {**params["runner"], "kind": "places"}}
     (home / "coordinator" / "params.yaml").write_text(yaml.safe_dump(params))
-    key = made.type("coordinator", "place", "init", "../plane")["fingerprint"]
-    for place in SITES:
-        invitation = made.type("coordinator", "place", "invite", place)["file"]
-        joined = made.type(place, "place", "join", f"../coordinator/{invitation}", "--key", key)
-        made.type("coordinator", "place", "accept", place, joined["fingerprint"])
-        made.serve(place)
+    (port,) = free_ports(1)
+    made.let_in("coordinator", f"https://127.0.0.1:{port}", tuple(SITES), "broker", "--listen", "127.0.0.1")
     yield made
     made.stop()
 
@@ -102,6 +141,8 @@ def together(federation: Any, compared: Any) -> Path:
     folder: Path = federation.home / "together"
     shutil.copytree(federation.home / "coordinator", folder, ignore=shutil.ignore_patterns("runs", ".prefect"))
     cell_secret(folder / "private")  # a partition of own rows would have made it
+    (owner,) = (folder / "private").glob("*/owner.yaml")
+    owner.write_text(f"{owner.read_text()}own_models: true\n")  # the silos' owner predicts, as at a place
     record_rows(federation, folder)
     return folder
 
@@ -173,7 +214,8 @@ def test_no_row_is_at_the_coordinator_and_no_port_is_open_at_a_place(federation:
     coordinator = federation.home / "coordinator"
     assert {path.name for path in (coordinator / "data").glob("*/*")} == {"manifest.json", "manifest.safetensors"}
     assert not [*(coordinator / "private").rglob("*.safetensors")]
-    for process in federation.serving.values():
+    for place in SITES:
+        process = federation.serving[place]
         assert process.poll() is None
         assert not [c for c in psutil.Process(process.pid).net_connections() if c.status == psutil.CONN_LISTEN]
     shown = federation.type("coordinator", "show")
@@ -217,8 +259,48 @@ def test_a_place_refuses_what_its_owner_does_not_allow(federation: Any, compared
     assert "under messages" in error
 
 
+def test_rounds_go_on_without_an_absent_place_and_it_comes_back(federation: Any, compared: Any, together: Path) -> None:
+    """While south is away, one run drops its clients and another waits for them; both end when it is back."""
+    raw = ("--set", "model.inputs=none")  # a scale of all silos' inputs would wait for south before round 1
+    expected = federation.type("coordinator", "run", "fedavg", "--set", "training.rounds=3", *raw)
+    federation.serving["south"].kill()
+    federation.serving["south"].wait(60)
+    patient = (*raw, "--set", "runner.patience=2")
+    going = start(federation, "run", "fedavg", "--set", "training.rounds=80", "--set", "evaluation.every=7", *patient)
+    waiting = start(federation, "run", "fedavg", "--set", "training.rounds=3", "--set", "clients.least=4", *patient)
+    await_line(waiting, "waits for place south: 3 clients of 5 answer, and clients.least is 4")
+    await_line(going, "round 1: place south does not answer; the round starts again without it")
+    await_line(going, "round 7 is not scored: place south does not answer")
+    federation.serve("south")
+    waited, went = (json.loads(process.communicate(timeout=600)[0]) for process in (waiting, going))
+    assert waited["weights_sha256"] == expected["weights_sha256"]
+    journal = RunFolder(federation.home / "coordinator" / went["folder"]).journal
+    dropped = {record["round"]: record["dropped"] for record in journal.each(80)}
+    gone = [[number, names] for number, names in dropped.items() if names]
+    assert {*map(tuple, dropped.values())} == {("bari", "rome"), ()}
+    assert dropped[1]
+    assert not dropped[80]
+    (together / "dropped.py").write_text(DROPPED)
+    sampling = f"clients.sampling={{kind: dropped, gone: {json.dumps(gone)}}}"
+    here = ("--set", "runner.kind=threads", "--set", "plugins=[dropped.py]", "--set", sampling, *raw)
+    again = federation.type(
+        "together", "run", "fedavg", "--set", "training.rounds=80", "--set", "evaluation.every=80", *here
+    )
+    assert again["weights_sha256"] == went["weights_sha256"]
+    assert again["metrics"] == went["metrics"]
+
+
+def test_a_folder_is_a_plane_too(federation: Any) -> None:
+    home = federation.home
+    (home / "plane").mkdir()
+    for name, copy in (("coordinator", "archive"), ("north", "north-2")):
+        shutil.copytree(home / name, home / copy, ignore=shutil.ignore_patterns("runs", ".places", ".prefect"))
+    federation.let_in("archive", "../plane", ("north-2",))
+    eventually(lambda: federation.type("archive", "place", "status")["places"][0]["answer"] == "3 silos of 240 rows")
+
+
 def test_watch_finds_new_rows_of_a_place_as_on_one_machine(federation: Any, together: Path) -> None:
-    """The last test: it changes a place's data."""
+    """One of the last tests: it changes a place's data."""
     rng = np.random.default_rng(5)
     (source,) = (federation.home / "north").glob("north.csv")
     with source.open("a") as file:
@@ -233,6 +315,47 @@ def test_watch_finds_new_rows_of_a_place_as_on_one_machine(federation: Any, toge
     for key in ("outcome", "champion", "changed", "shifted", "unchecked", "unseen"):
         assert seen[0][key] == seen[1][key], key
     assert seen[0]["decision"]["reason"] == seen[1]["decision"]["reason"]
+
+
+def test_a_revoked_place_is_refused_in_a_sentence_at_both_ends(federation: Any, compared: Any) -> None:
+    """The last test: north is out."""
+    answers = {one["place"]: one["answer"] for one in federation.type("coordinator", "place", "status")["places"]}
+    assert answers["north"].startswith("3 silos of ")  # a test before may have added rows
+    assert answers["south"] == "2 silos of 160 rows"
+    assert federation.type("north", "place", "status")["role"] == "place"
+    federation.type("coordinator", "place", "revoke", "north")
+    assert [one["place"] for one in federation.type("coordinator", "place", "status")["places"]] == ["south"]
+    code, _, error = federation.run("coordinator", "run", "fedavg", *SMALL)
+    assert code == 2
+    assert "place 'north': got data of this place, which has not joined, expected one of south" in error
+    refused = "token: got an unknown one, expected that of a place or the coordinator. Join again."
+    eventually(lambda: refused in federation.log("north"))
+
+
+def start(federation: Any, *arguments: str) -> "subprocess.Popen[str]":
+    folder = federation.home / "coordinator"
+    return subprocess.Popen(
+        [COMMAND, *arguments, "--json"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def await_line(process: "subprocess.Popen[str]", wanted: str) -> None:
+    """Read what a command prints until a line has these words."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if wanted in line:
+            return
+    raise AssertionError(f"{wanted!r} is not in {seen}")
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    for _ in range(120):
+        if holds():
+            return
+        time.sleep(0.5)
+    raise AssertionError("it did not hold within a minute")
 
 
 def outcomes(answer: Any, folder: Path) -> dict[str, Any]:

@@ -123,6 +123,8 @@ def served(
     rows = visits()
     rows.to_csv(folder.path / "visits.csv", index=False)
     folder.type("partition", *SET)
+    owner = folder.path / "private" / "visits" / "owner.yaml"
+    owner.write_text(owner.read_text().replace("own_models: false", "own_models: true "))
     compared = folder.type("compare", "fedavg", "local_only", "--seeds", "0", *SET, "--json").json
     assert [each["version"] for each in compared["registry"]["candidates"]] == ["1", "2"]
     folder.type("promote", "1", "--force", *SET)

@@ -64,3 +64,4 @@ class ClientsParams(Section):
     join: dict[Name, Annotated[int, Field(ge=1, le=param_limits.TIMES)]] = Field(default={})
     leave: dict[Name, Annotated[int, Field(ge=1, le=param_limits.TIMES)]] = Field(default={})
     align: AlignParams = AlignParams()
+    least: int = Field(default=1, ge=1, le=param_limits.CLIENTS)

@@ -293,6 +293,7 @@ class RunnerParams(Section):
     workers: int = Field(default=1, ge=1, le=256)
     parallel_runs: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = 1
     address: str | None = Field(default=None, min_length=1)
+    patience: float = Field(default=600.0, gt=0, le=param_limits.TIMES)
 
     @field_validator("address")
     @classmethod

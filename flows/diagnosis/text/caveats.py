@@ -149,6 +149,11 @@ def _of_what_was_not_compared(report: SiloFacts) -> list[str]:
         lines.append(
             f'Label "{name}" was not compared at {listed(entry["silos"])}: {entry["why"]}, too few to report their counts.'
         )
+    for entry in [entry for entry in entries if entry["what"] == "class in cells"][:_MAX_FEATURES]:
+        lines.append(
+            f'Label "{report["classes"][entry["names"][0]]}" was compared at {listed(entry["silos"])} by its share alone: '
+            "with its few rows, cells would merge those of other labels (least_cell in owner.yaml)."
+        )
     option = " (to be listed under data.source.na_values)" if report["label"] else ""  # only a table has texts
     for far in [entry for entry in entries if entry["what"] == "values" and "rows" in entry][:_MAX_FEATURES]:
         rows = sum(sum(below_and_above) for below_and_above in far["rows"].values())

@@ -330,7 +330,7 @@ def reason_clause(why: Reason, report: DiagnosisFacts, both: str) -> str:
         "rows": f"a silo has {few_rows(report)}",
         "unreported": f"a silo has {too_alike(report)}",
         "apart": f"no {label} has {_rows_needed(report)} in {both}, and no other difference was seen",
-        "rough": f"no {label} has {wald_tests.LEAST_ROWS} rows in {both}, which the verdict moments needs",
+        "rough": f"no {label} has {wald_tests.LEAST_WALD_ROWS} rows in {both}, which the verdict moments needs",
         "constant": f"within a {label} that {both} report, each feature has one cell (it has one value, or too few rows for "
         "two: least_cell in owner.yaml), and no other difference was seen",
     }[why]
@@ -340,7 +340,7 @@ def shared(report: DiagnosisFacts) -> str:
     """Return the rows that a label needs on both sides for inputs within it to be compared by the verdict."""
     if report["noise"]:
         return "more rows than the noise hides"
-    return f"{wald_tests.LEAST_ROWS if report['verdict'] == 'moments' else least_rows(report)} rows or more"
+    return f"{wald_tests.LEAST_WALD_ROWS if report['verdict'] == 'moments' else least_rows(report)} rows or more"
 
 
 def few_rows(report: DiagnosisFacts) -> str:

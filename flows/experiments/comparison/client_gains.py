@@ -108,7 +108,7 @@ def gains_over_training_alone(
             [outcomes_of_run(project, project.root / runs[m, s]["folder"]) for s in paired] for m in (method, ALONE)
         )
         with project.workers() as workers:
-            runner = PrefectRunner(workers, f"clients of {method} against {ALONE}")
+            runner = PrefectRunner(workers, f"clients of {method} against {ALONE}", waits=True)
             own = scales_of_clients(quantity, means_by_client(runner, silos, first, second, quantity))
             strata = client_strata(runner, silos, first, second, quantity, scales=own)
             # a client with few rows of a class has a gain in such a metric, but too little spread for a p-value
@@ -262,7 +262,7 @@ def class_records(project: Project, runs: Runs) -> ClassRecords | None:
         for method in methods
     ]
     with project.workers() as workers:
-        counts = predictions_by_class(PrefectRunner(workers, "all methods"), silos, outcomes)
+        counts = predictions_by_class(PrefectRunner(workers, "all methods", waits=True), silos, outcomes)
     copies = len(silos.clients) if silos.common("test") else 1  # common rows count once for every client
     means = {m: c / len(of) / copies for m, c, of in zip(methods, counts, outcomes, strict=True) if c.any()}
     _, least = least_rows_of(Path(project.ledgers.folder), silos.clients)

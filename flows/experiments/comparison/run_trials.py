@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 
 from flows.core.console import progress
 from flows.core.console.safe_text import duration
@@ -26,6 +27,7 @@ from flows.training.training_setup import training_setup
 from models.client_model import Model
 from silos.data_params import Column, DataParams, assignment_at
 from silos.errors import UserError
+from silos.privacy.owner_file import policy_file, policy_of_run
 from silos.sources.source_params import OwnSource, Synthetic
 from silos.sources.source_registry import load_source
 from tasks.evaluate import ensemble_check
@@ -204,7 +206,7 @@ def ensemble(
     if len(members) < 2 or project.quantity.task != "classification":
         return None
     with project.workers() as workers:
-        return _score_ensemble(method, members, PrefectRunner(workers, called))
+        return _score_ensemble(method, members, PrefectRunner(workers, called, waits=True))
 
 
 def _score_ensemble(
@@ -258,7 +260,7 @@ def can_draw(data: DataParams) -> bool:
 
 
 def check_partitions(project: Project) -> None:
-    """Raise a UserError if params ask for several partitions of natural silos."""
+    """Raise a UserError if params ask for several partitions of natural silos, or silos may not report in each of them."""
     partitions, data = project.params.comparison.partitions, project.params.data
     if partitions > 1 and not can_draw(data):
         raise UserError(
@@ -266,6 +268,16 @@ def check_partitions(project: Project) -> None:
             f"data/{data.name}, and no seed draws others. To compare for other silos like these, set comparison.over to "
             "silos."
         )
+    scaled = next((key for key in ("inputs", "targets") if getattr(project.params.model, key) == "standardise"), None)
+    if partitions > 1 and scaled:
+        folder = Path(project.ledgers.folder)
+        if not all(policy_of_run(folder, silo).other_silos for silo in project.silos.clients):
+            raise UserError(
+                f"comparison.partitions: got {partitions} with model.{scaled}: standardise, expected 1, since each "
+                "partition would report mean and scale of the same rows in other silos. "
+                f"Set model.{scaled} to none (clients.align scales each silo by its own rows), or let the owner set "
+                f"other_silos: true in {policy_file(folder)}."
+            )
 
 
 def draw_partitions(project: Project, count: int) -> list[Project]:

@@ -110,7 +110,7 @@ def _single_runs(project: Project, before: datetime, days: float) -> Leftover:
     run_of: dict[Path, Path] = {}
     for experiment in old:
         if needed.isdisjoint(str(run.relative_to(project.root)) for run in experiment.runs):
-            private = (project.root / "private").glob(f"*/{experiment.name}/*")
+            private = (path for path in _private_of_runs(project.root) if path.parent.name == experiment.name)
             run_of |= dict.fromkeys((*private, experiment.folder), experiment.runs[-1])  # the folder with the lock last
     return Leftover(kind, lost, tuple(run_of), run_of, is_finished=True)
 
@@ -200,7 +200,7 @@ def _unfinished_runs(root: Path, experiments: list[FoundRuns]) -> Leftover:
             continue
         runs = [run for run in experiment.runs if not (run / "result.json").is_file() and not is_held(run)]
         for run in runs:
-            private = [path for path in (root / "private").glob(f"*/{experiment.name}/{run.name}") if path.is_dir()]
+            private = [path for path in _private_of_runs(root) if path.parts[-2:] == (experiment.name, run.name)]
             folder = experiment.folder if experiment.kind == "run" and len(experiment.runs) == 1 else run
             paths_of_run = [*private, folder]  # the folder with the lock last
             paths += paths_of_run
@@ -212,9 +212,13 @@ def _unfinished_runs(root: Path, experiments: list[FoundRuns]) -> Leftover:
 
 def _orphaned_private(root: Path, experiments: list[FoundRuns]) -> Leftover:
     """List the private state of runs whose folder was deleted; it cannot be opened any more."""
-    existing = [path for path in (root / "private").glob("*/[!.]*/[!.]*") if path.is_dir()]
-    orphaned = [path for path in existing if not (root / "runs" / path.parent.name / path.name).is_dir()]
+    orphaned = (path for path in _private_of_runs(root) if not (root / "runs" / path.parent.name / path.name).is_dir())
     return Leftover("private/ of deleted runs", "nothing, since their runs are gone", tuple(orphaned))
+
+
+def _private_of_runs(root: Path) -> list[Path]:
+    """Return what silos keep of each run. Ledgers, and what of rows was reported, lie in folders with a dot."""
+    return [path for path in sorted((root / "private").glob("[!.]*/[!.]*/[!.]*")) if path.is_dir()]
 
 
 def _orphaned_artifacts(root: Path, experiments: list[FoundRuns]) -> Leftover:

@@ -1,7 +1,6 @@
 """Serve a project's silos as a place, and describe what its coordinator learns and may ask."""
 
 import logging
-import typing
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,9 +15,9 @@ from silos.privacy.owner_file import OWNER_FILE, read_owner_file
 from silos.storage.places import part_digest
 from silos.versioning.data_versions import find_part, link_partition
 from tasks.places.sessions import PlaceSessions
-from tasks.remote.enrolment import open_membership, place_record
+from tasks.remote.enrolment import is_place, open_membership, place_record
 from tasks.remote.serve_place import PlaceServer, machine_of
-from tasks.remote.step_list import client_steps, returned_by
+from tasks.remote.step_list import client_steps, message_types, returned_by
 from tasks.tracking.result_types.place_results import PlaceDescription
 
 
@@ -76,8 +75,13 @@ def _earlier_part(project: Project, digest: str) -> Iterator[Silos]:
 
 
 def describe_place(project: Project) -> PlaceDescription:
-    """Return what the coordinator learns of a place's silos, and what it may ask of them."""
-    record, manifest = place_record(project.root), project.silos.manifest
+    """Return what the coordinator learns of a place, or would learn after `place join`, and what it may ask of it."""
+    record = place_record(project.root) if is_place(project.root) else {"place": None, "address": None}
+    manifest = project.silos.manifest
+    if manifest.places:
+        raise UserError(
+            f"data/{manifest.name}: got data of other places, expected rows of this one. Run it at a place."
+        )
     owner_file = Path(project.ledgers.folder) / OWNER_FILE
     owner, table = read_owner_file(owner_file), manifest.clients
     return {
@@ -99,14 +103,8 @@ def describe_place(project: Project) -> PlaceDescription:
         ],
         "machine": machine_of(),
         "steps": sorted(client_steps()),
-        "messages": sorted({kind.__name__ for step in client_steps() for kind in _messages(returned_by(step))}),
+        "messages": sorted({kind.__name__ for step in client_steps() for kind in message_types(returned_by(step))}),
     }
-
-
-def _messages(hint: object) -> list[type]:
-    """Return the classes that a step's return type names."""
-    inner = typing.get_args(hint)
-    return [kind for part in inner for kind in _messages(part)] if inner else [typing.cast(type, hint)]
 
 
 def _print_warnings(say: Callable[[str], None]) -> None:

@@ -27,7 +27,7 @@ from silos.cohort import Stack, inputs_standardizer
 from silos.errors import UserError, shown
 from silos.io.atomic_io import writing
 from silos.param_types import is_plain
-from silos.privacy.owner_file import check_command, folder_name
+from silos.privacy.owner_file import check_command, check_own_models, folder_name
 from silos.standardizer import AgreedRecord
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.execution.load_client_data import load_weights
@@ -165,6 +165,8 @@ def export_model(project: Project, run: str, client: str | None, format: Format,
     manifest = opened.scorer.silos.manifest
     if client is not None:
         check_command(Path(project.ledgers.folder), "export", [client])
+        if _is_private(opened):
+            check_own_models(Path(project.ledgers.folder), [client], "--client: got weights or scales")
     rows, whose = _rows(opened, client)
     reads = opened.scorer.method.conditioning() if opened.model.context else None
     scaling = _scaling_of(opened, client)

@@ -20,7 +20,7 @@ from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError, some
-from silos.privacy.owner_file import check_command
+from silos.privacy.owner_file import check_command, check_own_models
 from silos.standardizer import Standardization
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion
 from tasks.tracking.result_tables import by_client
@@ -134,6 +134,7 @@ def served_model(
     private: ClientStore,
     model: Model,
     clients: Sequence[str],
+    of_owner: bool = False,
 ) -> ServedModel:
     """Return what predicts with a model, with the private weights of these clients only.
 
@@ -146,6 +147,7 @@ def served_model(
         private: Where clients keep private weights.
         model: The model of all clients.
         clients: The clients that will use it.
+        of_owner: Whether the owner of the clients uses it, so that no private weight leaves them.
 
     Raises:
         UserError: If a client has no model, or if the model cannot be served.
@@ -175,6 +177,10 @@ def served_model(
         own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
         silos = silos.select(own)
         model = model.select(own) if model.is_personal else model
+    if not of_owner and (isinstance(model.personal, ClientStateRefs) or silos.scaling.own_columns):
+        kept = silos.clients if silos.scaling.own_columns else model.clients
+        check_command(Path(private.folder), "predict", kept)
+        check_own_models(Path(private.folder), kept, f"{name}: got weights or scales")
     spec = model_spec(project, method, silos, private, model, of_clients=True)
     if spec is None and not silos.is_here:
         raise UserError(

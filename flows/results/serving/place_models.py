@@ -90,7 +90,7 @@ def predict_at_place(
 
     def opens(project: Project, model: str, clients: Sequence[str]) -> OpenModel:
         method, scaled = method_of(project.params, sent.method), replace(silos, scaling=sent.scaling)
-        served = served_model(project, sent.name, sent.method, method, scaled, sent.private, sent.model, clients)
+        served = served_model(project, sent.name, sent.method, method, scaled, sent.private, sent.model, clients, True)
         return OpenModel(sent.name, sent.method, sent.version or None, sent.run, served)
 
     return predict_file(with_settings, input, output, client, CHAMPION, keep, skip_bad_rows, opens)

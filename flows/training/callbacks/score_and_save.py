@@ -12,11 +12,14 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from flows.core.console import progress
+from flows.training.absent_places import named
 from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
 from flows.training.round_record import is_scored, round_record, with_scores
 from flows.training.run_context import RunContext
 from flows.training.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
 from models.server_state import ServerState
+from silos.errors import ClientsAwayError
 from tasks.execution.process_memory import collect_garbage, resident_bytes
 from tasks.messages.score_messages import Scores
 from tasks.tracking.checkpoint import Memory
@@ -36,6 +39,7 @@ class StandardizerTraffic(Callback):
 class Evaluation(Callback):
     """Fill the record of every round, and score every `every`-th round and the last one.
 
+    A round is not scored while a place is absent: means over fewer clients cannot be compared with those of other rounds.
     `flush` waits until the previous round is on disk and reported, since scoring may be slow.
     """
 
@@ -45,13 +49,17 @@ class Evaluation(Callback):
     def after_round(self, run: RunContext, played: PlayedRound) -> None:
         scorer, round = run.scorer, played.round
         scores: list[Scores] = []
-        is_due = bool(run.ended_by) or run.number % self.every == 0
-        if is_due:
+        others = dict[str, float]()
+        if run.ended_by or run.number % self.every == 0:
             self.flush()
-            scores = scorer.score(scorer.model(run.state, round), round)
+            try:
+                scores = scorer.score(scorer.model(run.state, round), round)
+                others = scorer.score_other_models(run.state, round)
+            except ClientsAwayError as error:
+                scores, others = [], {}
+                progress.current().say(f"round {run.number} is not scored: {named({error.place})} does not answer")
         played.record.update(round_record(round, played.report, scores, scorer.silos, scorer.quantity))
-        if is_due:
-            played.record["metrics"] |= scorer.score_other_models(run.state, round)
+        played.record["metrics"] |= others
 
     def after_training(self, run: RunContext) -> None:
         """Score the last round, if a callback ended training after a round that was not scored."""

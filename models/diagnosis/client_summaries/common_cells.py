@@ -9,7 +9,10 @@ from dataclasses import replace
 import numpy as np
 from scipy.special import ndtr
 
-from models.diagnosis.client_summaries.client_summary import Layout, Summaries, divide_or_zero, inner_edges
+from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, inner_edges
+
+MOST_LEFT_OUT = 0.1
+"""The share of a class's rows that may be missing in the cells of several clients together."""
 
 
 def counts_of_pairs(summaries: Summaries, clients: np.ndarray) -> np.ndarray:
@@ -17,7 +20,28 @@ def counts_of_pairs(summaries: Summaries, clients: np.ndarray) -> np.ndarray:
 
     clients: (pairs, 2) indices. All that compares counts of clients takes them from here, or from `in_common_cells`.
     """
-    return in_cells_of_pairs(summaries.counts[clients], summaries, clients)
+    return in_cells_of_pairs(in_classes_of_pairs(summaries, clients), summaries, clients)
+
+
+def in_classes_of_pairs(summaries: Summaries, clients: np.ndarray) -> np.ndarray:
+    """Return the counts of each pair, (pairs, 2, features, cells, columns), of the classes that neither leaves out.
+
+    Otherwise the inputs of a client that does not count a rare class in cells would seem to differ.
+    """
+    counts = summaries.counts[clients]
+    if summaries.noise is not None:
+        return counts
+    rows = _rows_left_out(counts, summaries.labels[clients], summaries.rows[clients])
+    left_out: np.ndarray = np.any(rows > 0, axis=1)
+    return np.where(left_out[:, None, :, None], 0.0, counts) if left_out.any() else counts
+
+
+def _rows_left_out(counts: np.ndarray, labels: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the rows of each class that a feature does not count in cells: (..., features, columns); as in Summaries."""
+    of_class = np.nan_to_num(labels)
+    rest = (rows - of_class.sum(-1))[..., None]
+    pooled = np.where(rest >= LEAST_ROWS, rest, 0)  # fewer are no pool
+    return np.where(counts.any(-2), 0.0, np.concatenate([of_class, pooled], -1)[..., None, :])
 
 
 def in_cells_of_pairs(tables: np.ndarray, summaries: Summaries, clients: np.ndarray) -> np.ndarray:
@@ -32,8 +56,13 @@ def in_common_cells(summaries: Summaries) -> Summaries:
     """Return the clients with counts in the cells that all have alike, so that their counts may be added.
 
     A client with few rows has few cells. It is left out of a feature, with counts of 0, if its rows are worth less than
-    the cells that the others would lose.
+    the cells that the others would lose. A class is left out, too, if more than MOST_LEFT_OUT of its rows are in no cells.
     """
+    left_out = _rows_left_out(summaries.counts, summaries.labels, summaries.rows)
+    if left_out.any():
+        rows = left_out + summaries.counts.sum(2)
+        few = left_out.sum(0) > MOST_LEFT_OUT * rows.sum(0)
+        summaries = replace(summaries, counts=np.where(few[:, None], 0.0, summaries.counts))
     if summaries.counted_in is None or not summaries.counts.shape[-2]:
         return summaries
     kept = _worth_keeping(summaries.counted_in, summaries.counts)

@@ -7,12 +7,41 @@ only if enough rows of all classes together lie between it and the cuts that wer
 of like distributions cut alike, so that a pair keeps most of their cells.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
-from models.diagnosis.client_summaries.client_summary import Columns, Layout, withheld_columns
+from models.diagnosis.client_summaries.client_summary import Columns, Layout, count_different, withheld_columns
 
 COARSE_PARTS = 32
-"""Parts of a number's range of which an empty one may be told from its neighbour: finer ones would show the extremes."""
+"""The number of parts of a feature's range. An empty part this wide may be counted apart; finer ones would show extremes."""
+
+
+def columns_in_cells(column: Columns, row_ids: np.ndarray, layout: Layout, least_cell: int) -> Columns:
+    """Return the columns without the rows of classes that are too rare to be counted in cells.
+
+    A rare class would merge the cells of all others. With n rows it has n / (2 least_cell) cells, as measured, and a trend
+    over g cells has 1 - 1 / g² of the information of ranks. The rarest classes are left out so that the rows of the others,
+    times this, are most. A rule is compared in two classes, so the second is left out only if it has less than two cells.
+    It depends on numbers of rows alone. In a regression all groups of targets remain.
+
+    Args:
+        column: The column of each row.
+        row_ids: As for `assign_columns`.
+        layout: The cells.
+        least_cell: The different rows that a cell needs; 1 leaves nothing out.
+    """
+    present = np.unique(column.index[column.reported])
+    if least_cell <= 1 or layout.targets or len(present) < 2:
+        return column
+    rows = np.array([count_different(row_ids[column.reported & (column.index == at)]) for at in present])
+    cells = np.maximum(rows / (2 * least_cell), 1.0)
+    kept = rows >= rows[:, None]  # for each class those that are not rarer
+    worth = (kept * rows).sum(1) * (1 - 1 / cells**2)
+    if np.sort(rows)[-2] >= 4 * least_cell:
+        worth[kept.sum(1) < 2] = -1
+    least = rows[np.lexsort((rows, -worth))[0]]
+    return replace(column, reported=column.reported & np.isin(column.index, present[rows >= least]))
 
 
 def merge_cells_of_client(
@@ -144,7 +173,7 @@ def _merge_categories(by_class: np.ndarray, together: np.ndarray, categories: in
 
 
 FEW_VALUES = 10
-"""Different values, each of two rows on average, of which moments show how often each occurs, as those of a category do."""
+"""Of up to this many different values, each of two rows on average, moments show how often each occurs."""
 
 
 def moments_show_cells(

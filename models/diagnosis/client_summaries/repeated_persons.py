@@ -14,10 +14,9 @@ _MOST_PLACES = 8  # values of a column within each of which rows are exchanged
 _BLOCK = 5  # neighbouring values among which rows are exchanged
 _SHUFFLES, _COLUMNS = 4, 8
 _LEAST_ROWS = 60
-_LEAST_RATIO, _LEAST_PARTNERS, _LEAST_WITHIN = 1.15, 0.5, 0.15
-"""Of the pairs that agree, against those after the exchange; how many more rows agree with a row on average; and how many
-more than after exchanges within each value of another column.
-"""
+_LEAST_RATIO = 1.15  # of the pairs of rows that agree, to those after the exchange
+_LEAST_PARTNERS = 0.5  # by how many more rows a row agrees with, on average, than after the exchange
+_LEAST_WITHIN = 0.15  # the same against exchanges within each value of another column
 
 
 def has_repeated_persons(x: np.ndarray) -> bool:

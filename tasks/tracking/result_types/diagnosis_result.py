@@ -133,9 +133,9 @@ DataFault = SilosFault | ClassFault | EmptyFault | ConstantFault | UnitFault
 
 
 class ClassNotCompared(TypedDict):
-    """Classes, given by their indices, that were not compared at some silos."""
+    """Classes, given by their indices, that were not compared at some silos, or not in cells: by their shares alone."""
 
-    what: Literal["class"]
+    what: Literal["class", "class in cells"]
     why: str
     names: list[int]
     silos: list[str]

@@ -58,8 +58,9 @@ class DescribedSilo(TypedDict):
 class PlaceDescription(TypedDict):
     """What a coordinator can learn of a place, and ask of it."""
 
-    place: str
-    address: str
+    place: str | None
+    """None for a project that has not joined a coordinator."""
+    address: str | None
     data: str
     part: str
     owner_file: str

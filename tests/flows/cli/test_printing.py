@@ -12,7 +12,7 @@ import pytest
 from rich.progress import Task
 from typer.main import get_group
 
-from benchmarks import render_benchmark
+from benchmarks import print_benchmark
 from flows import cli
 from flows.cli.command_session import Session
 from flows.core.console.progress_bar import Terminal
@@ -26,7 +26,7 @@ SHOWN = r"[/b][red]:heart:{}é日±\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 ASCII = r"[/b][red]:heart:{}\xe9\u65e5+-\x1b]0;x\x07\x1b[2J\r\n\u202e\u2028\ud800"
 
 CHECKOUT = {
-    render_benchmark: (
+    print_benchmark: (
         "bench",
         "overhead",
         "regroup",

@@ -181,3 +181,16 @@ def test_a_class_below_a_silos_own_least_rows_is_listed_with_that_number(world):
     assert [(entry["why"], entry["silos"]) for entry in entries(found, "class")] == [
         ("fewer than 30 to 40 different rows", ["b", "c"])
     ]
+
+
+def test_a_rare_class_takes_no_cells_of_the_others_and_is_named(world):
+    """The spread of a feature differs, which moments of it in one cell would not show to be inputs alone."""
+    (x, y), (other_x, other_y) = rows(0, 1000), rows(1, 1000)
+    other_x[:, 1] = 100 + 1.5 * (other_x[:, 1] - 100)
+    y[np.flatnonzero(y)[:24]] = other_y[np.flatnonzero(other_y)[:24]] = 2
+    found = diagnosed(world, {"a": (x, y), "b": (other_x, other_y)})
+    assert found["pairs"][0]["types"] == ["feature"]
+    assert next(iter(found["pairs"][0]["features"])) == "x1"
+    assert [(entry["names"], entry["silos"]) for entry in entries(found, "class in cells")] == [([2], ["a", "b"])]
+    assert any(note.startswith('Label "2" was compared at a and b by its share alone') for note in found["notes"])
+    assert not entries(found, "feature", "two cells")

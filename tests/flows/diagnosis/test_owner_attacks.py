@@ -1,6 +1,5 @@
 """An asker may run any command with any params, and not write private/: attacks that got rows of a table once."""
 
-import csv
 import hashlib
 import json
 import shutil
@@ -23,69 +22,6 @@ from silos.privacy.owned_source import check_file, store_of
 from tasks.diagnosis.report_summary import LocalSummary, report_summary
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner, map_clients
-
-HEADER = ["hospital", "patient", "age", "crp", "sex", "ward", "outcome"]
-SOURCE = {"kind": "table", "path": "visits.csv", "label": "outcome", "client": "hospital", "drop": ["patient"]}
-BOUNDS = [{"name": "age", "low": 0, "high": 120}, {"name": "crp", "low": 0, "high": 60}]
-
-
-def table(seed=0, rows=180):
-    """Rows of two hospitals; each patient has a crp of their own."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for index in range(rows):
-        crp = round(20 + index / 20 + rng.uniform(0, 0.02), 4)
-        outcome = "dead" if rng.random() < 0.4 else "well"
-        cells = [int(rng.normal(60, 9)), crp, "fm"[rng.integers(2)], ["eye", "ear"][rng.integers(2)], outcome]
-        found.append([["north", "south"][index % 2], f"p{index}", *cells])
-    return found
-
-
-class Hospital:
-    """A project of the table, whose owner has partitioned it once."""
-
-    def __init__(self, world, **source):
-        self.here, self.folder = world, world.folder
-        self.here.raw["data"] = {
-            "name": "visits",
-            "seed": 0,
-            "source": {**SOURCE, **source},
-            "features": BOUNDS,
-            "scheme": [{"kind": "column", "column": "client"}],
-            "split": {"validation": 0.0, "test": 0.0},
-        }
-        (self.folder / "params.yaml").write_text(json.dumps(self.here.raw))
-
-    def save(self, rows, header=HEADER):
-        with (self.folder / "visits.csv").open("w", newline="") as file:
-            csv.writer(file).writerows([header, *rows])
-
-    def owner(self, **keys):
-        """The owner changes keys of the file."""
-        path = self.folder / "private" / "visits" / "owner.yaml"
-        lines = path.read_text().splitlines()
-        kept = [line for line in lines if line.split(":")[0] not in keys]
-        path.write_text("\n".join([*kept, *(f"{key}: {json.dumps(value)}" for key, value in keys.items())]))
-
-    def diagnose(self, *overrides, partition=True):
-        """What a diagnosis reports, or the sentence that refuses it."""
-        try:
-            project = self.here.open(*overrides)
-            if partition:
-                make(project)
-            report = run_diagnosis(project, PlainRunner())[1]
-        except UserError as error:
-            return str(error)
-        return report["refused"].get("north", report)
-
-
-@pytest.fixture
-def hospital(world):
-    made = Hospital(world())
-    made.save(table())
-    make(made.here.open())
-    return made
-
 
 FIXED = "as the silos' owner has set in private/visits/owner.yaml"
 FEW = "differ by fewer than 10 different rows"
@@ -128,7 +64,7 @@ def test_a_copy_of_the_file_is_known_by_its_cells_whatever_is_made_of_them(hospi
 def test_one_patient_leaves_and_all_numbers_are_recoded(recoding, hospital):
     """Once, no hash of a row was then what it was, and the difference of two reports was the patient."""
     assert answered(hospital.diagnose())
-    hospital.save(table()[2:])
+    hospital.save(hospital.table()[2:])
     assert FEW in hospital.diagnose(), "the usual question is refused"
     assert FIXED in hospital.diagnose(*recoding)
     hospital.owner(may_differ=["source", "features"])
@@ -141,7 +77,7 @@ def test_one_patient_leaves_and_all_numbers_are_recoded(recoding, hospital):
 
 def test_a_value_is_made_missing_to_leave_out_its_row(hospital):
     """Once, `na_values` with one value and `drop_rows` left out the one patient who has it."""
-    lone = table()[0][3]
+    lone = hospital.table()[0][3]
     assert answered(hospital.diagnose())
     asked = ["data.source.missing=drop_rows", f'data.source.na_values=["{lone}"]']
     assert FIXED in hospital.diagnose(*asked)
@@ -151,11 +87,11 @@ def test_a_value_is_made_missing_to_leave_out_its_row(hospital):
 
 def test_the_column_of_patients_is_left_out(hospital):
     """Once, a patient of many visits was counted as many rows."""
-    grown = Hospital(hospital.here, unit="patient", drop=[])
+    grown = type(hospital)(hospital.here, unit="patient", drop=[])
     (grown.folder / "private" / "visits" / "owner.yaml").unlink()
     assert answered(grown.diagnose()), "the owner names the column before any report"
     new = [["north", "new", 50 + visit, 59 + visit / 20, "f", "eye", "well"] for visit in range(14)]
-    grown.save(table() + new)
+    grown.save(hospital.table() + new)
     assert FEW in grown.diagnose(), "one patient came"
     for asked in ([], ["diagnose.noise={epsilon: 4}"]):
         assert FIXED in grown.diagnose("data.source.unit=null", "data.source.drop=[patient]", *asked)
@@ -193,7 +129,7 @@ def test_under_noise_equal_bytes_do_not_tell_that_no_row_changed(hospital):
     """Once, the bytes of a silo were the same exactly if none of its rows had changed."""
     first = counts(hospital)
     assert counts(hospital) == first, "the same question on the same version"
-    hospital.save(table()[:-1])  # a patient of south leaves
+    hospital.save(hospital.table()[:-1])  # a patient of south leaves
     second = counts(hospital)
     assert first["north"] != second["north"], "no row of north changed"
     assert first["south"] != second["south"]
@@ -204,8 +140,8 @@ def test_under_noise_equal_bytes_do_not_tell_that_no_row_changed(hospital):
 def test_the_hash_of_a_version_confirms_no_guess(hospital, world_at, tmp_path):
     """An attacker who knows all rows but one value makes the version of each guess; without the secret none is equal."""
     version = make(hospital.here.open())["data_version"]
-    guess = Hospital(world_at(tmp_path / "elsewhere"))
-    guess.save(table())
+    guess = type(hospital)(world_at(tmp_path / "elsewhere"))
+    guess.save(hospital.table())
     assert make(guess.here.open())["data_version"] != version
     assert make(hospital.here.open("data.seed=1", "data.seed=0"))["data_version"] == version, (
         "with the secret it is equal"
@@ -222,8 +158,8 @@ def version_of_north(hospital):
 def test_the_hash_of_outcomes_in_runs_confirms_no_guess(hospital, world_at, tmp_path):
     """Of twelve test rows, an attacker stores each of the 4,096 outcomes elsewhere, and compares the hashes."""
     outcomes = {"correct": np.array([[1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0]], np.uint8)}
-    elsewhere = Hospital(world_at(tmp_path / "elsewhere"))
-    elsewhere.save(table())
+    elsewhere = type(hospital)(world_at(tmp_path / "elsewhere"))
+    elsewhere.save(hospital.table())
     make(elsewhere.here.open())
     runs = [project.store.runs / "first" / "fedavg-0" for project in (hospital.here.open(), elsewhere.here.open())]
     own, guess = (each.here.open().store.private(run) for each, run in zip((hospital, elsewhere), runs, strict=True))
@@ -293,7 +229,7 @@ def test_no_hash_of_the_source_lies_in_runs(hospital):
 
 
 def test_show_stats_and_diff_tell_no_class_of_one_row(hospital):
-    rows = table()
+    rows = hospital.table()
     rows[0][-1] = "lost"  # a class of one patient of north
     hospital.save(rows)
     before = make(hospital.here.open())["data_version"]
@@ -316,7 +252,7 @@ def test_show_stats_and_diff_tell_no_class_of_one_row(hospital):
 
 def test_statistics_of_a_silo_that_lost_a_patient_are_refused(hospital):
     assert client_statistics(hospital.here.open(), "north", "conditional")["rows"] == 90
-    hospital.save(table()[2:])
+    hospital.save(hospital.table()[2:])
     make(hospital.here.open())
     with pytest.raises(RefusalError, match=FEW):
         client_statistics(hospital.here.open(), "north", "conditional")
@@ -419,7 +355,7 @@ def test_versions_under_the_name_of_public_data_are_told_by_numbers_of_rows(hosp
         )
     )
     before = make(hospital.here.open("data.name=v2"))["data_version"]
-    hospital.save(table()[2:])
+    hospital.save(hospital.table()[2:])
     after = make(hospital.here.open("data.name=v2"))["data_version"]
     sides = [
         change[side]

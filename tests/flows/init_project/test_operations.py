@@ -130,3 +130,19 @@ def test_the_unit_of_systemd_starts_and_ends_the_services_in_the_projects_folder
     assert (service["ExecStart"], service["ExecStop"]) == ("/usr/bin/env siloflow up", "/usr/bin/env siloflow down")
     assert service["WorkingDirectory"] == "%f"
     assert unit["Install"]["WantedBy"] == "default.target"
+
+
+def test_a_place_is_served_by_a_unit_and_a_container_that_open_no_port() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=True)
+    unit.optionxform = str  # type: ignore[assignment]
+    unit.read_string(TEXTS["ops/siloflow-place@.service"])
+    service: Any = unit["Service"]
+    assert service["ExecStart"] == "/usr/bin/env siloflow place serve"
+    assert (service["WorkingDirectory"], service["Restart"], service["SuccessExitStatus"]) == ("%f", "always", "143")
+    assert service["MemoryMax"]
+    (place,) = yaml.safe_load(TEXTS["ops/place.yaml"])["services"].values()
+    assert place["command"] == ["siloflow", "place", "serve"]
+    assert place["image"] == SERVICES["worker"]["image"]
+    assert place["volumes"] == ["..:/project"]
+    assert place["mem_limit"]
+    assert not place.keys() & {"ports", "expose", "network_mode", "privileged"}

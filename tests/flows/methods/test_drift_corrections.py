@@ -135,7 +135,7 @@ def test_scaffold_on_quadratics_ends_at_the_optimum_of_the_pooled_rows_where_fed
 
 @pytest.mark.parametrize("optimiser", [SGD(0.1, 0.9), Adam(0.01)])
 def test_scaffold_needs_plain_sgd(optimiser, make_problem):
-    with pytest.raises(UserError, match="scaffold needs plain sgd"):
+    with pytest.raises(UserError, match="expected plain sgd for scaffold"):
         Scaffold().init(make_problem(SIZES, optimiser=optimiser))
 
 

@@ -55,6 +55,7 @@ def check(project: Path) -> Any:
         ["plugins=[mine.py]"],
         ["plugins=[mine.py]", "callbacks=[{kind: mine}]", "figures=[{kind: picture}]"],
         ["figures=[{kind: groups}]"],
+        ["runner.patience=9", "clients.least=3"],
         ["runner.workers=2", "tracking.personal_models=true", "comparison.seeds=[7]"],
     ],
 )

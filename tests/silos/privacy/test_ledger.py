@@ -296,8 +296,8 @@ def test_a_client_that_was_killed_before_its_first_ledger_starts_one(ledger):
 
 def test_what_stood_in_for_an_answer_is_no_answer(ledger, reported):
     """The same question by the other method: nine rows more are not reported as the rows before them."""
-    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), reported(*range(40)), Kind("means"))
-    later = ledger.answer_or_stand_in("v2", "means", lambda: plain(never), reported(*range(49)), Kind("means"))
+    first = ledger.answer_or_stand_in("v1", "means", plain, reported(*range(40)), Kind("means"))
+    later = ledger.answer_or_stand_in("v2", "means", plain, reported(*range(49)), Kind("means"))
     assert same(first.answer, later.answer)
     assert later.earlier == "v1"
     with pytest.raises(RefusalError, match="fewer than 10 different rows"):
@@ -306,12 +306,12 @@ def test_what_stood_in_for_an_answer_is_no_answer(ledger, reported):
 
 def test_only_an_answer_is_looked_up_as_recorded_and_not_what_stood_in_for_one(ledger, reported):
     assert ledger.recorded("v1", "means") is None
-    first = ledger.answer_or_stand_in("v1", "means", lambda: plain(never), reported(*range(40)), Kind())
-    ledger.answer_or_stand_in("v2", "means", lambda: plain(never), reported(*range(49)), Kind())
+    first = ledger.answer_or_stand_in("v1", "means", plain, reported(*range(40)), Kind())
+    ledger.answer_or_stand_in("v2", "means", plain, reported(*range(49)), Kind())
     ledger.answer("v1", "counts", noisy, rho=0.3)
-    assert same(ledger.recorded("v1", "means"), first.answer)
+    assert same(ledger.recorded("v1", "means").answer, first.answer)
     assert ledger.recorded("v2", "means") is None
-    assert same(ledger.recorded("v1", "counts", 0.3), ledger.answer("v1", "counts", never, rho=0.3))
+    assert same(ledger.recorded("v1", "counts", 0.3).answer, ledger.answer("v1", "counts", never, rho=0.3))
     assert ledger.recorded("v1", "counts", 0.1) is None
 
 
@@ -322,11 +322,11 @@ def test_a_client_whose_owner_wants_noise_reports_nothing_without_it_also_not_ag
     )
     rows, means = reported(*range(40)), Kind("means")
     ledger.answer("v1", "means", plain, values=rows)
-    ledger.answer_or_stand_in("v1", "means", lambda: plain(never), rows, means)
+    ledger.answer_or_stand_in("v1", "means", plain, rows, means)
     for ask in (
         lambda: strict.answer("v1", "means", never, values=rows),
         lambda: strict.answer_or_stand_in("v1", "means", never, rows, means),
-        lambda: strict.recorded_stand_in("v1", "means", means),
+        lambda: strict.recorded("v1", "means", kind=means, or_earlier=True),
     ):
         with pytest.raises(RefusalError, match=r"got a query without noise, .* without_noise"):
             ask()

@@ -30,7 +30,7 @@ def ways(of_rows):
 
     def stand_in(ledger, version="v1"):
         rows = of_rows({"oak": ledger.rows.cells.hashes.astype(float)})
-        return ledger.answer_or_stand_in(version, "all", lambda: {"n": np.ones(1)}, rows, MEANS)
+        return ledger.answer_or_stand_in(version, "all", lambda _: {"n": np.ones(1)}, rows, MEANS)
 
     def with_noise(ledger, version="v1"):
         return ledger.answer(version, "noisy", lambda draw: {"n": draw("n").normal(size=1)}, rho=0.1, budget=1.0)
@@ -58,7 +58,7 @@ def test_rows_of_another_silo_have_no_second_budget_however_either_is_asked(stor
     first(ledger(store, "oslo", "first"))
     other = ledger(store, "bergen", "second", ROWS[:30])
     with pytest.raises(
-        RefusalError, match="client bergen: got 30 training rows that other silos of private/visits reported"
+        RefusalError, match="client bergen: got training rows that other silos of private/visits reported"
     ):
         second(other)
     assert other.entries() == []
@@ -104,7 +104,7 @@ def test_fewer_rows_than_the_least_are_found_by_chance_and_pass(store, answer):
     few = np.concatenate([ROWS[:9], np.random.default_rng(1).normal(size=(31, 3))])
     answer(ledger(store, "bergen", "second", few))
     few[9] = ROWS[9]
-    with pytest.raises(RefusalError, match="got 10 training rows"):
+    with pytest.raises(RefusalError, match="got training rows"):
         answer(ledger(store, "rome", "third", few))
 
 
@@ -120,7 +120,7 @@ def test_rows_are_another_silos_if_they_are_more_than_twice_as_many_as_coincide_
     own[:common] = single[:common]
     other = ledger(store, "bergen", "second", own)
     if is_refused:
-        with pytest.raises(RefusalError, match="got 21 training rows"):
+        with pytest.raises(RefusalError, match="got training rows"):
             answer(other)
     else:
         answer(other)
@@ -138,7 +138,7 @@ def test_rows_are_the_same_under_other_names_and_in_another_order_of_columns(sto
     """Two columns have the same values, so each is compared with one of the others only."""
     rows = np.stack([np.arange(40.0), np.random.default_rng(0).permutation(40), 100 + np.arange(40.0)], 1)
     answer(ledger(store, "oslo", "first", rows))
-    with pytest.raises(RefusalError, match="got 40 training rows"):
+    with pytest.raises(RefusalError, match="got training rows"):
         answer(ledger(store, "bergen", "second", rows[:, order], [names[at] for at in order]))
 
 
@@ -146,7 +146,7 @@ def test_rows_that_were_dealt_to_another_silo_are_reported_by_none_and_its_own_a
     """Silos that are dealt at random have the same names under every seed, and other rows."""
     answer(ledger(store, "client-0", "first", ROWS[:20]))
     answer(ledger(store, "client-1", "first", ROWS[20:]))
-    with pytest.raises(RefusalError, match="client client-0: got 10 training rows that other silos"):
+    with pytest.raises(RefusalError, match="client client-0: got training rows that other silos"):
         answer(ledger(store, "client-0", "second", ROWS[10:30]), "v2")
     answer(ledger(store, "client-0", "third", ROWS[:10]), "v3")
 
@@ -157,12 +157,12 @@ def test_a_partition_of_a_sweep_has_ledgers_of_its_own_so_rows_are_asked_through
     answer(ledger(first, "client-0", "first"))
     for folder, partition in ((second, "second"), (store, "third"), (store, "first")):
         with pytest.raises(
-            RefusalError, match=r"got 40 training rows that other silos .* or in silos of several partitions"
+            RefusalError, match=r"got training rows that other silos .* or in silos of several partitions"
         ):
             answer(ledger(folder, "client-0", partition))
     answer(ledger(first, "client-1", "first", ROWS + 1))
     answer(ledger(store, "client-0", "third", ROWS + 2), "v2")
-    with pytest.raises(RefusalError, match="got 40 training rows"):
+    with pytest.raises(RefusalError, match="got training rows"):
         answer(ledger(second, "client-0", "second", ROWS + 2))
 
 

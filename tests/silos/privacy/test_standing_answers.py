@@ -25,10 +25,14 @@ def stands_for(count):
 
 
 def ask(ledger, count, kind=MEANS) -> StandInAnswer:
-    def compute():
+    def compute(_):
         return {"sums": rows_at[:count].sum(0)}
 
     return ledger.answer_or_stand_in(f"v{count}", "all", compute, stands_for(count), kind)
+
+
+def stood_in(ledger, version, kind) -> StandInAnswer | None:
+    return ledger.recorded(version, "all", kind=kind, or_earlier=True)
 
 
 def sums(count):
@@ -77,17 +81,17 @@ def test_what_stands_in_for_an_answer_is_in_the_way_of_others_as_what_it_was_tol
 
 
 def test_what_was_answered_is_known_without_a_turn_and_nobody_gets_a_ledger_by_being_looked_up(ledger, tmp_path):
-    assert ledger.recorded_stand_in("v40", "all", MEANS) is None
+    assert stood_in(ledger, "v40", MEANS) is None
     assert not [*tmp_path.iterdir()]
     ask(ledger, 40)
     (lock,) = tmp_path.rglob("lock")
     with in_turn(lock):  # which somebody else has
-        assert ledger.recorded_stand_in("v40", "all", MEANS).answer["sums"].tobytes() == sums(40)
-        assert [ledger.recorded_stand_in(*other) for other in (("v40", "all", SPREADS), ("v41", "all", MEANS))] == [
+        assert stood_in(ledger, "v40", MEANS).answer["sums"].tobytes() == sums(40)
+        assert [stood_in(ledger, *other) for other in (("v40", SPREADS), ("v41", MEANS))] == [
             None,
             None,
         ]
     ask(ledger, 45)
-    assert ledger.recorded_stand_in("v45", "all", MEANS).earlier == "v40"
+    assert stood_in(ledger, "v45", MEANS).earlier == "v40"
     ask(ledger, 46, SPREADS)
-    assert ledger.recorded_stand_in("v46", "all", SPREADS) == StandInAnswer(None, "v40")
+    assert stood_in(ledger, "v46", SPREADS) == StandInAnswer(None, "v40")

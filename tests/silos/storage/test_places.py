@@ -9,8 +9,9 @@ import pytest
 from silos.cohort import Silos, make_stacks
 from silos.errors import UserError
 from silos.storage.manifest import COLUMNS, MANIFEST, read_manifest, to_bytes, to_json
-from silos.storage.places import cut_part, file_at, merge_parts, part_digest
+from silos.storage.places import file_at, merge_parts, part_digest
 from tasks.execution.task_runner import cohort_calls
+from tests.silos.storage.cut_part import cut_part
 
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
 

@@ -65,7 +65,7 @@ def test_a_task_reads_no_other_clients_private_file(store, tmp_path):
 
 
 def test_private_context_is_opened_and_is_not_a_weight(store):
-    refs = store.save("words", ["a"], {"word": np.array([[4, 2]])})
+    refs = store.save("words", ["a"], {"word": np.array([[4, 2]])}, "statistics")
     model = Model(NETWORK, SHARED, context=ClientStateRefs("words", refs), clients=("a",))
     weights, context = load_weights(model, Stack(("a",), 2), store, "cpu")
     assert context["word"].tolist() == [[4, 2], [4, 2]]

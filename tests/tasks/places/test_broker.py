@@ -199,6 +199,28 @@ def test_a_full_box_refuses_and_takes_again_when_there_is_room(tmp_path):
     assert add("from/north/c", b"c") == (201, 1)
 
 
+def test_a_place_has_a_bounded_number_of_messages(tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.places.broker._MOST_FILES", 3)
+    store = _Store(tmp_path, 100, 2**30)
+
+    def add(key: str, size: int = 1) -> int:
+        status, _ = asyncio.run(store.add(key, size, hashlib.sha256(b"a" * size).hexdigest(), 0, b"a"))
+        return status
+
+    assert [add(f"from/north/{name}", size) for name, size in (("a", 1), ("b", 1), ("unfinished", 2))] == [
+        201,
+        201,
+        200,
+    ]
+    assert add("from/north/c") == 201  # what is not whole makes room
+    store = _Store(tmp_path, 100, 2**30)  # as after a restart
+    with pytest.raises(_RefusedError, match=r"north: got a full box, .* in 3 messages"):
+        add("from/north/d")
+    assert add("to/south/a") == 201
+    store.drop("from/north/a")
+    assert add("from/north/d") == 201
+
+
 def test_a_token_is_stored_as_its_hash_and_may_be_revoked_meanwhile(broker):
     stored = (broker.folder / "tokens.json").read_text(encoding="utf-8")
     assert not [token for token in broker.tokens.values() if token in stored]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from models.client_model import GroupedWeights, Model
 from models.metrics.client_metrics import ClientMetric
+from models.networks.exported_network import ExportedNetwork
 from models.networks.mlp import MLP
 from models.networks.network import Network
 from models.networks.torch_module import TorchModule
@@ -251,3 +252,15 @@ def test_a_call_arrives_whole(write_silos, separate):
 
 def _raise(error):
     raise error
+
+
+def test_a_network_that_runs_code_from_its_own_fields_does_not_arrive():
+    """torch unpickles an exported program when it is first applied: any code would run."""
+    for name, content in (
+        ("ExportedNetwork", {"program": "cHJvZ3JhbQ==", "names": {"tuple": []}}),
+        ("TorchModule", {}),
+    ):
+        with pytest.raises(NotPlainError, match=f"got .*{name}.*, expected Network"):
+            unpack(forged({"record": name, "fields": content}), Network)
+    with pytest.raises(NotPlainError, match="expected Network"):
+        unpack(pack(ExportedNetwork("cHJvZ3JhbQ==", ())), Network)

@@ -1,7 +1,6 @@
 """What a place answers, over real sessions in a folder: its part, steps, what to keep; and what its owner forbids."""
 
 import shutil
-import threading
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -31,46 +30,17 @@ from tasks.evaluate import sum_targets
 from tasks.execution.task_runner import PlainRunner, PrefectRunner, map_clients
 from tasks.local_train import local_train
 from tasks.places.envelopes import Header
-from tasks.places.sessions import PlaceSessions
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import RUNS, pack, unpack
-from tasks.remote.enrolment import accept, invite, join, open_membership, open_sessions, own_key, set_up
+from tasks.remote.enrolment import open_sessions
 from tasks.remote.gather_parts import are_parts_changed, ask_states, machine_notes, send_to_places, write_listing
 from tasks.remote.place_workers import PlaceRunner, PlaceWorkers, ask_place
 from tasks.remote.serve_place import KEEP, MODEL, MODEL_FILE, PART, PlaceServer, SentModel, machine_of
 from tasks.remote.step_list import returned_by
+from tasks.remote.work_limits import check_work
+from tests.tasks.remote.conftest import CLIENTS, calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs'")  # there is no flow around the steps
-
-CLIENTS = {"oslo": 11, "lyon": 7, "rome": 9}
-
-
-@pytest.fixture
-def federation(write_silos, separate, tmp_path):
-    """A coordinator's folder, and two places that answer in threads of this process."""
-    apart, root, threads = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]]), tmp_path / "coordinator", []
-    (tmp_path / "plane").mkdir()
-    root.mkdir()
-    set_up(root, str(tmp_path / "plane"))
-    ended = threading.Event()
-    for place, opened in apart.places.items():
-        home = tmp_path / f"home-{place}"
-        home.mkdir()
-        accept(root, place, join(home, invite(root, place), own_key(root).fingerprint).fingerprint)
-        own = open_membership(home)
-        server = PlaceServer(Path(opened.silos.folder), opened.store, nullcontext, lambda *_: None)
-        sessions = PlaceSessions(own.plane, own.key, place, own.coordinator, own.sessions, server.respond)
-
-        def serve(sessions=sessions):
-            while not ended.is_set():
-                sessions.serve_once(0.05)
-
-        threads.append(threading.Thread(target=serve))
-        threads[-1].start()
-    yield root, apart
-    ended.set()
-    for thread in threads:
-        thread.join(60)
 
 
 def listing(root, apart):
@@ -95,13 +65,13 @@ def test_the_coordinator_lists_what_places_hold_and_what_owners_allow(federation
 def test_a_step_runs_at_places_as_a_prefect_task_and_what_is_not_kept_is_deleted(federation, prefect):
     root, apart = federation
     silos, _, _ = listing(root, apart)
-    workers = PlaceWorkers(root, print)
+    workers = PlaceWorkers(root, print, 60)
     runner, private = PrefectRunner(workers), ClientStore(str(root / "private" / "all" / "set" / "run"))
     try:
         sent = [message for cohort in runner.map_cohorts(local_train, calls(silos, private)) for message in cohort]
         assert [message.clients for message in sent] == [("lyon", "oslo"), ("rome",)]
         stored = {
-            place: sorted((opened.store / RUNS / "set" / "run" / "own").glob("*"))
+            place: sorted((opened.store / RUNS / "set" / "run" / "own").glob("*.safetensors"))
             for place, opened in apart.places.items()
         }
         assert {place: len(files) for place, files in stored.items()} == {"a": 1, "b": 1}
@@ -117,7 +87,7 @@ def test_a_place_refuses_what_its_owner_does_not_allow(federation, prefect):
     silos, _, _ = listing(root, apart)
     file = apart.places["b"].store / OWNER_FILE
     before = file.read_text()
-    workers = PlaceWorkers(root, print)
+    workers = PlaceWorkers(root, print, 60)
     private = ClientStore(str(root / "private" / "all" / "set" / "run"))
     try:
         for change, sentence in (
@@ -141,7 +111,7 @@ def test_a_place_whose_data_changed_refuses_steps_for_the_earlier_part(federatio
     manifest = Path(apart.places["b"].silos.folder) / "manifest.json"
     manifest.write_bytes(manifest.read_bytes() + b"\n")
     assert part_digest(manifest.parent) != apart.places["b"].part
-    workers = PlaceWorkers(root, print)
+    workers = PlaceWorkers(root, print, 60)
     try:
         with pytest.raises(UserError, match="another part of the data than this place holds"):
             PrefectRunner(workers).map_cohorts(local_train, calls(silos, ClientStore("/x/private/all"))[1:])
@@ -176,8 +146,42 @@ def test_outcomes_of_rows_are_not_sent_as_weights(write_silos, separate):
     options = {"training": training, "private": private, "splits": ("train",), "keep_outcomes": True}
     (scores,) = ask_place(asks, "evaluate", (cohort, model), options)
     stolen = replace(model, shared={}, personal=ClientStateRefs("outcomes", scores.outcomes))
-    with pytest.raises(RefusalError, match="no weight of the network, which clients do not send"):
+    with pytest.raises(RefusalError, match="got outcomes that clients keep, expected sendable"):
         ask_place(asks, "send_weights", (cohort, stolen), {"private": private})
+
+
+def test_personal_layers_and_other_state_are_neither_sent_nor_read_as_something_else(write_silos, separate):
+    """Each message of fedper and scaffold would pass, but their private state is fetched by steps of other methods."""
+    apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
+    cohort, asks = Cohort(apart.listed.select(["rome"]), (Stack(("rome",), 1),)), {"b": apart.ask("b")}
+    network, private = MLP(5, (), 3), ClientStore("/x/private/all/set/run")
+    weights = network.init(server_stream(0, 0, "init"))
+    bias, (head,) = {n: w for n, w in weights.items() if w.dim() == 1}, [n for n, w in weights.items() if w.dim() == 2]
+    own = Model(network, bias, ClientStateRefs("head", {}, {head: weights[head]}), clients=("rome",))
+    still = {"training": Training(CrossEntropy(), SGD(0.0), 1, 4), "private": private, "seed": 0, "round": 1}
+    (update,) = ask_place(asks, "local_train", (cohort, own), still)
+    assert update.sums.keys() == bias.keys()
+    kept = replace(own, personal=ClientStateRefs("head", update.private["head"]))
+    stays = "got weights that clients keep, expected"
+    with pytest.raises(RefusalError, match=f"{stays} sendable"):
+        ask_place(asks, "send_weights", (cohort, replace(kept, shared={})), {"private": private})
+    with pytest.raises(RefusalError, match="got a weight that is shared and that clients keep"):
+        ask_place(asks, "local_train", (cohort, replace(kept, shared=weights)), still)
+    with pytest.raises(RefusalError, match=f"{stays} sendable"):  # a later step would send the section
+        ask_place(asks, "local_train", (cohort, replace(own, shared=weights, personal={})), {**still, "keep": "head"})[
+            0
+        ]
+    stolen = ClientStateRefs("head", update.private["head"])
+    shared = {"shared": {head: weights[head]}, "personal": {n: w[None] for n, w in bias.items()}}
+    for step, name in (("scaffold_train", "variates"), ("dynamic_train", "duals")):
+        model = replace(own, **shared, context={head: weights[head][None]} if name == "variates" else {})
+        extra = {name: stolen, **({"variate": "difference"} if name == "variates" else {"alpha": 0.1})}
+        with pytest.raises(RefusalError, match=f"{stays} {name}"):
+            ask_place(asks, step, (cohort, model), {**still, **extra})
+    with pytest.raises(RefusalError, match=f"{stays} sites"):
+        ask_place(
+            asks, "remove_sites", (cohort, replace(own, shared={}, personal={}, context=stolen)), {"private": private}
+        )
 
 
 def test_a_diagnosis_of_other_features_or_scaled_rows_is_refused(write_silos, separate):
@@ -193,6 +197,60 @@ def test_a_diagnosis_of_other_features_or_scaled_rows_is_refused(write_silos, se
             server._check(step, scaled, {})
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            {"training": Training(CrossEntropy(), SGD(0.1), 10**9, 4)},
+            "epochs: got 1,000,000,000, expected at most 10,000",
+        ),
+        (
+            {"training": Training(CrossEntropy(), SGD(0.1), 1, 10**9)},
+            "batch: got 1,000,000,000, expected at most 10,000",
+        ),
+        ({"keep": None, "passes": [{"passes": 10**6}]}, "passes: got 1,000,000"),
+        ({"free": 100}, "weights: got .* for the clients of one stack, expected at most"),
+    ],
+)
+def test_a_step_that_would_take_a_place_too_long_is_refused(write_silos, separate, change, sentence):
+    apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
+    (cohort, model), options = calls(apart.listed, ClientStore("/x/private/all/a/run"))[0]
+    free = change.pop("free", None)
+    check_work({"cohort": cohort, "model": model, **options})
+    with pytest.raises(RefusalError, match=sentence):
+        check_work({"cohort": cohort, "model": model, **options, **change}, free)
+
+
+def test_a_place_asks_its_own_check_of_each_step(write_silos, separate):
+    """Work without an end, padding to a million clients, and training on few rows of a silo that only scores."""
+    domains = {"oslo": "a", "lyon": "a", "rome": "a", "one": "b", "two": "b"}
+    roles = [{"kind": "fresh", "per_domain": 1}]
+    whole = write_silos({**dict.fromkeys(domains, 2), **CLIENTS}, roles=roles, domains=domains)
+    apart = separate(whole, [["oslo", "lyon", "one", "two"], ["rome"]])
+    place = apart.places["a"]
+    server = PlaceServer(Path(place.silos.folder), place.store, nullcontext, lambda *_: None)
+    (fresh,) = {"one", "two"} - {*apart.listed.federated().clients}
+    silos = apart.listed.select([fresh])
+    (args, options) = calls(silos, ClientStore("/x/private/all/set/run"))[0]
+
+    def ask(step, cohort, **changes):
+        header = Header("0" * 32, "a", 1, "0" * 32, "ask", step, "1")
+        arguments = {**options, **changes}
+        return read_answer(
+            server.respond(header, pack_call(step, (cohort, args[1]), arguments)), returned_by(step), "a"
+        )
+
+    long = Training(CrossEntropy(), SGD(0.1), 10**9, 4)
+    with pytest.raises(RefusalError, match="place a: epochs: got 1,000,000,000"):
+        ask("local_train", args[0], training=long)
+    with pytest.raises(UserError, match=r"got a stack of 1 clients padded to 5, .*than the 4 silos of this place"):
+        ask("local_train", Cohort(silos, (Stack((fresh,), 5),)))
+    file = place.store / OWNER_FILE
+    file.write_text(file.read_text().replace("training_rows: 1", "training_rows: 5"))
+    with pytest.raises(RefusalError, match=f"client {fresh}: got 2 training rows, expected 5"):
+        ask("local_train", args[0])
+
+
 def test_a_place_that_answers_for_anothers_client_is_not_believed(write_silos, separate):
     apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
     ((first, options), (second, _)) = calls(apart.listed, ClientStore("/x/private/all/a/run"))
@@ -200,7 +258,7 @@ def test_a_place_that_answers_for_anothers_client_is_not_believed(write_silos, s
     def lie(step, content):
         return apart.ask("b")(step, pack_call(step, second, options))
 
-    with pytest.raises(UserError, match="place a: got an answer for client rome, expected some of its own"):
+    with pytest.raises(UserError, match=r"Update\.clients: got rome, expected some of the clients that were asked"):
         ask_place({"a": lie}, "local_train", first, options)
 
 
@@ -284,15 +342,3 @@ def test_reports_of_a_diagnosis_may_read_an_earlier_part_and_training_may_not(wr
     body = pack_call("sum_targets", (cohort,), {"private": private})
     with pytest.raises(UserError, match="another part of the data than this place holds"):
         read_answer(server.respond(replace(header, subject="sum_targets"), body), returned_by("sum_targets"), "b")
-
-
-def calls(silos, private):
-    network = MLP(5, (), 3)
-    model = Model(network, network.init(server_stream(0, 0, "init")), clients=silos.clients)
-    training = Training(CrossEntropy(), SGD(0.1), 1, 4)
-    options = {"training": training, "private": private, "seed": 0, "round": 1, "device": "cpu", "keep": "own"}
-    made = []
-    for part in silos.by_place().values():
-        cohort = Cohort(part, (Stack(part.clients, len(part.clients)),))
-        made.append(((cohort, model.select(part.clients)), options))
-    return made

@@ -102,6 +102,15 @@ def test_where_nothing_differs_one_model_is_proposed_but_not_where_nothing_could
     assert next_steps(alike | {"inside": [{"alike": False}]}) == []
 
 
+def test_a_class_in_no_cell_is_said_to_be_compared_by_its_share(a_report, a_pair, a_line):
+    entry = {"what": "class in cells", "why": "few rows", "names": [1], "silos": ["a", "b"]}
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=[entry])
+    assert limits(report) == [
+        'Label "ill" was compared at a and b by its share alone: with its few rows, cells would merge those of other labels '
+        "(least_cell in owner.yaml)."
+    ]
+
+
 def test_rows_of_a_rare_class_are_said_to_be_too_few_to_be_counted(a_report, a_pair, a_line):
     entry = {"what": "class", "why": "fewer than 10 different rows", "names": [1], "silos": ["a"]}
     report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=[entry])

@@ -1,12 +1,20 @@
 """Merged cells of one client have no row or enough, and no finer ones are left out for nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.diagnosis.client_summaries.client_summary import Layout, assign_columns
-from models.diagnosis.client_summaries.least_cells import fill_few_missing, merge_cells_of_client, moments_show_cells
+from models.diagnosis.client_summaries.client_summary import Layout, assign_columns, concatenate_summaries, summarize
+from models.diagnosis.client_summaries.common_cells import count_in, counts_of_pairs, in_common_cells
+from models.diagnosis.client_summaries.least_cells import (
+    columns_in_cells,
+    fill_few_missing,
+    merge_cells_of_client,
+    moments_show_cells,
+)
 
 
 def layout(bins=32, categories=(1.0, 2.0, 3.0), classes=2):
@@ -115,3 +123,49 @@ def test_moments_of_a_number_of_two_values_are_left_out_if_few_rows_have_one():
     of, column, merged = merged_cells(x, y)
     assert moments_show_cells(x, column, np.arange(200), of, merged, 10).tolist() == [True, False]
     assert moments_show_cells(x, column, np.arange(200), of, merged, 6).tolist() == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"),
+    [
+        ((700, 276, 24), (True, True, False)),  # 24 rows would leave one cell
+        ((700, 210, 90), (True, True, True)),  # 90 rows have four
+        ((70, 50, 50), (True, True, True)),  # 70 rows alone are worth less
+        ((900, 50, 0), (True, True, False)),  # a rule is compared in two classes
+        ((900, 24, 0), (True, False, False)),  # which one cell does not show
+        ((24, 24, 24), (True, True, True)),
+    ],
+)
+def test_a_class_is_left_out_of_cells_if_others_lose_more_by_it(rows, kept):
+    y = np.repeat(np.arange(3), rows)
+    ids, of = np.arange(len(y)), layout(classes=3)
+    column = assign_columns(y, ids, of)
+    found = columns_in_cells(column, ids, of, 10)
+    assert [bool(found.reported[y == label].all()) and bool((y == label).any()) for label in range(3)] == list(kept)
+    np.testing.assert_array_equal(columns_in_cells(column, ids, of, 1).reported, column.reported)
+    units = np.stack([ids, ids // 30], 1)  # of 30 rows each, so that no class has forty of them
+    assert columns_in_cells(assign_columns(y, units, of), units, of, 10).reported.sum() <= len(y)
+
+
+def test_a_pair_is_compared_in_classes_that_neither_leaves_out():
+    """The largest values of the one are of a rare class, which the other counts."""
+    rng = np.random.default_rng(0)
+    sizes = ((700, 276, 24), (700, 210, 90))
+    parts = []
+    for rows in sizes:
+        y = np.repeat(np.arange(3), rows)
+        x = np.column_stack([rng.normal(size=1000) / 3 + np.array([-1, 0, 2])[y], np.ones(1000)])
+        ids, of = np.arange(1000), layout(classes=3)
+        column = assign_columns(y, ids, of)
+        in_cells = columns_in_cells(column, ids, of, 10)
+        merged = merge_cells_of_client(x, in_cells, ids, of, 10, 10)
+        summary = summarize(x, y, ids, of)
+        summary.counts[..., np.setdiff1d(column.index, column.index[in_cells.reported])] = 0
+        parts.append(replace(summary, counts=count_in(summary.counts, merged[None]), counted_in=merged[None]))
+    both = concatenate_summaries(parts)
+    assert both.counts.sum(2)[:, 0].tolist() == [[700, 276, 0, 0], [700, 210, 90, 0]]
+    pair = counts_of_pairs(both, np.array([[0, 1]]))[0, :, 0]
+    assert pair.sum(1).tolist() == [[700, 276, 0, 0], [700, 210, 0, 0]]
+    assert in_common_cells(both).counts.sum(2)[:, 0].tolist() == [[700, 276, 0, 0], [700, 210, 0, 0]]
+    many = concatenate_summaries([parts[0], *[parts[1]] * 9])  # 24 of 834 rows of the class are left out
+    assert in_common_cells(many).counts.sum((0, 2))[0, 2] == 810

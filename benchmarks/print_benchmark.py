@@ -147,10 +147,10 @@ def diagnose_cost(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def cells(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print by shift and size how often the true type is named without and with least rows of a cell."""
-    table = console.table("shift", "rows", "single rows allowed", f"least_cell {answer['least_cell']}", "of")
+    table = console.table("shift", "rows", "rare", "single rows", f"least_cell {answer['least_cell']}", "of")
     for line in answer["lines"]:
         off, on = (line[name]["any" if line["shift"] == "none" else "named"] for name in ("off", "on"))
-        table.add_row(line["shift"], f"{line['rows']:,}", str(off), str(on), str(line["draws"]))
+        table.add_row(line["shift"], f"{line['rows']:,}", str(line["rare"]), str(off), str(on), str(line["draws"]))
     console.print(table)
     console.print("Pairs of silos whose true type is named, and of alike silos those that are given any type.")
 

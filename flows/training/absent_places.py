@@ -1,0 +1,69 @@
+"""Leave the clients of places that do not answer out of a round, as clients that drop out, or wait for the places."""
+
+import time
+from dataclasses import replace
+
+from flows.core.console import progress
+from flows.core.console.process_control import raise_if_interrupted
+from flows.methods.client_sampler import SampledClients
+from flows.training.run_context import RunContext
+from silos.cohort import Silos
+from silos.errors import ClientsAwayError, counted, some
+from tasks.execution import task_runner
+
+
+def present_clients(run: RunContext, number: int, sampled: SampledClients, lost: set[str]) -> SampledClients:
+    """Return the sampled clients without those of absent places, which count as dropped out.
+
+    Waits, and says so, while fewer than `clients.least` of the sampled clients are there.
+
+    Args:
+        run: The run.
+        number: The round.
+        sampled: Its clients.
+        lost: Places that stopped answering within the round. They stay out of it, unless it has to wait.
+    """
+    setup, least, waits = run.clients.setup, run.project.params.clients.least, False
+    while away := lost | run.clients.runner.absent():
+        gone = _clients_at(setup.silos.select(sampled.clients), away)
+        kept = tuple(client for client in sampled.clients if client not in gone)
+        if len(kept) >= min(least, len(sampled.clients)):
+            dropped = sorted({*sampled.dropped, *gone}, key=setup.silos.index)
+            return replace(sampled, clients=kept, dropped=tuple(dropped))
+        if not waits:
+            progress.current().say(
+                f"round {number} waits for {named(away)}: {counted(len(kept), 'client')} of {len(sampled.clients)} answer, "
+                f"and clients.least is {least}"
+            )
+        waits = True
+        lost.clear()
+        time.sleep(task_runner.WAIT_PAUSE)
+        raise_if_interrupted()
+    return sampled
+
+
+def note_lost(run: RunContext, number: int, present: SampledClients, lost: set[str], error: ClientsAwayError) -> None:
+    """Add the place of an error to those that a round lost; wait for it if the round needs clients that are not in it.
+
+    Such clients leave for good, or belong to a method that asks others than those of the round.
+    """
+    place, runner = error.place, run.clients.runner
+    if _clients_at(run.clients.setup.silos.select(present.clients), {place}):
+        lost.add(place)
+        progress.current().say(f"round {number}: {named({place})} does not answer; the round starts again without it")
+        return
+    progress.current().say(f"round {number} waits for {named({place})}, which must answer before clients leave")
+    while place in runner.absent():
+        time.sleep(task_runner.WAIT_PAUSE)
+        raise_if_interrupted()
+
+
+def named(places: set[str] | frozenset[str]) -> str:
+    """Return the names of places for a sentence."""
+    return f"place {some(sorted(places))}"
+
+
+def _clients_at(silos: Silos, places: set[str] | frozenset[str]) -> set[str]:
+    if not silos.clients:
+        return set()
+    return {client for place, part in silos.by_place().items() if place in places for client in part.clients}
