@@ -177,16 +177,17 @@ def served_model(
         own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
         silos = silos.select(own)
         model = model.select(own) if model.is_personal else model
-    if not of_owner and (isinstance(model.personal, ClientStateRefs) or silos.scaling.own_columns):
-        kept = silos.clients if silos.scaling.own_columns else model.clients
-        check_command(Path(private.folder), "predict", kept)
-        check_own_models(Path(private.folder), kept, f"{name}: got weights or scales")
-    spec = model_spec(project, method, silos, private, model, of_clients=True)
-    if spec is None and not silos.is_here:
+    is_kept = isinstance(model.personal, ClientStateRefs) or bool(silos.scaling.own_columns)
+    if is_kept and not silos.is_here:
         raise UserError(
             f"{name}: got a model of which clients keep parts at their places, expected one that all clients share. Use it "
             "at a place: `siloflow place send`, then `siloflow place predict` there."
         )
+    if is_kept and not of_owner:
+        kept = silos.clients if silos.scaling.own_columns else model.clients
+        check_command(Path(private.folder), "predict", kept)
+        check_own_models(Path(private.folder), kept, f"{name}: got weights or scales")
+    spec = model_spec(project, method, silos, private, model, of_clients=True)
     if spec is None:
         raise UserError(
             f"{name}: got a model that cannot be served, expected one of built-in networks. Use another run."
