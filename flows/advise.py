@@ -46,6 +46,7 @@ from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
 from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import outcomes_of_run
+from flows.training.run_folder import RunFolder
 from flows.training.training_setup import check_metric
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError, some
@@ -304,12 +305,14 @@ def keep_advice(folder: Path, advice: Advice) -> None:
 def _cost(project: Project, runs: Sequence[RunResult]) -> Cost:
     """Return what a run of a method costs, from the results of its runs, one a seed."""
     silos = len(project.silos.federated().clients)
-    stores = [project.store.private(project.root / run["folder"]) for run in runs]
+    folders = [project.root / run["folder"] for run in runs]
+    here = {section for folder in folders for section in project.store.private(folder).sections()}
+    elsewhere = {section for folder in folders for section in RunFolder(folder).private_sections()}  # at places
     return Cost(
         statistics.fmean(run["bytes"]["up"] for run in runs) / silos,
         statistics.fmean(run["bytes"]["down"] for run in runs) / silos,
         statistics.fmean(run["seconds"]["total"] for run in runs),
-        any(section != OUTCOMES for store in stores for section in store.sections()),
+        bool({*here, *elsewhere} - {OUTCOMES}),
     )
 
 

@@ -73,11 +73,12 @@ def _write(project: Project, folder: Path, notes: list[str]) -> Manifest:
         return partition_store.write(folder, data, project.root, notes.append)
     from tasks.remote.gather_parts import write_listing  # imported here: it needs torch
 
-    manifest, policies = partition_store.replace_folder(
+    manifest, policies, differ = partition_store.replace_folder(
         folder, lambda new: write_listing(project.root, new, data.name, data.recipe(), folder / COMMON)
     )
     copy_policies(find_store(project.root, data), policies)
     notes += [f"place {place}: {described(manifest, place)}, which stay there" for place in manifest.places]
+    notes += differ
     return manifest
 
 

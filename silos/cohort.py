@@ -164,14 +164,26 @@ class Silos:
             parts[names[index]] = self.select(list(compress(self.clients, (places == index).tolist())))
         return parts
 
+    @property
+    def is_here(self) -> bool:
+        """Return whether the clients' rows, and what clients keep, lie on this machine."""
+        return self._place_elsewhere() is None
+
     def must_be_here(self) -> None:
         """Raise UserError if the clients' rows, and what clients keep, lie at places instead of this machine."""
-        for place in self.by_place() if self.manifest.places else ():
-            if not (Path(self.folder) / self.manifest.places[place].files[0]).exists():
-                raise UserError(
-                    f"data/{self.manifest.name}: got rows at place {place}, which do not leave it, expected them here. Use "
-                    "a command that runs over places, with runner.kind places (docs/places.md), or run it at a place."
-                )
+        place = self._place_elsewhere()
+        if place is not None:
+            raise UserError(
+                f"data/{self.manifest.name}: got rows at place {place}, which do not leave it, expected them here. Use "
+                "a command that runs over places, with runner.kind places (docs/places.md), or run it at a place."
+            )
+
+    def _place_elsewhere(self) -> str | None:
+        """Return the first place that has clients' rows, and whose files are not on this machine."""
+        folder, places = Path(self.folder), self.manifest.places
+        return next(
+            (p for p in (self.by_place() if places else ()) if not (folder / places[p].files[0]).exists()), None
+        )
 
     def only_place(self) -> str:
         """Return the place of the clients, "" if all rows lie here; UserError for clients of several places."""

@@ -18,10 +18,10 @@ from models.training.engine import Metric, Rows, Training, per_example_metrics
 from models.training.objectives import CrossEntropy, Objective, SquaredError
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
-from tasks.execution.load_client_data import load_rows, load_weights, may_report
+from tasks.execution.load_client_data import countable_rows, load_rows, load_weights, may_report
 from tasks.execution.prefect_tasks import step
 from tasks.messages.round_messages import UncertaintyScores, Updated
-from tasks.messages.score_messages import Scores
+from tasks.messages.score_messages import Scores, TargetSums
 
 OUTCOMES = "outcomes"
 PREDICTED = "predicted"
@@ -95,6 +95,29 @@ def evaluate(
                 outcomes = _store_outcomes(stack, measures, cohort.silos, private, values, client_metrics, kept)
             scores.append(_scores(stack, split, rows.counts, measures, outcomes, values))
     return scores
+
+
+@step
+def sum_targets(cohort: Cohort, private: ClientStore) -> list[TargetSums]:
+    """Count training rows by class, or add their targets; one record per stack.
+
+    A client counts the rows of `countable_rows`.
+
+    Args:
+        cohort: The clients, in stacks.
+        private: The store in which clients find their policies.
+    """
+    classes, messages = len(cohort.silos.manifest.classes), []
+    for stack in cohort.stacks:
+        rows, total = np.zeros(classes or 1, np.int64), 0.0
+        for _, targets, counted in countable_rows(cohort.silos, stack, "train", private):
+            if classes:
+                rows += np.bincount(targets[counted], minlength=classes)
+            else:
+                rows, total = rows + len(targets), total + float(targets.sum(dtype=np.float64))
+        totals = torch.tensor([total], dtype=torch.float64)
+        messages.append(TargetSums(stack.clients, torch.from_numpy(rows), totals))
+    return messages
 
 
 @step

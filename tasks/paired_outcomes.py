@@ -1,7 +1,7 @@
 """Compare two runs row by row at the clients, and count correct rows by class or at training priors; only sums leave."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +14,8 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from silos.storage.partition_store import open_common_units, open_units
 from tasks.evaluate import OUTCOMES, PREDICTED
-from tasks.execution.load_client_data import least_rows, load_rows, may_report, reportable_classes
+from tasks.execution.load_client_data import countable_rows, load_rows, may_report
 from tasks.execution.prefect_tasks import step
-from tasks.messages.message_policy import LEAST_ROWS
 from tasks.messages.score_messages import (
     ClassCounts,
     CommonSums,
@@ -191,14 +190,14 @@ def _scaled(d: np.ndarray, by_seed: Sequence[float]) -> np.ndarray:
 def score_by_class(cohort: Cohort, kept: Outcomes) -> list[ClassCounts]:
     """Count test rows and correct ones of each class, from stored outcomes of a classification; one record per stack.
 
-    A client counts the rows of `_countable_rows`. Common rows count once for every client.
+    A client counts the rows of `countable_rows`. Common rows count once for every client.
     """
     name, classes = TASK_METRICS["classification"].outcome, len(cohort.silos.manifest.classes)
     store, refs = kept
     messages = []
     for stack in cohort.stacks:
         rows, correct = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
-        for client, labels, counted in _countable_rows(cohort.silos, stack, store):
+        for client, labels, counted in countable_rows(cohort.silos, stack, "test", store):
             outcome = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
             rows += np.bincount(labels[counted], minlength=classes)
             correct += np.bincount(labels[counted & outcome], minlength=classes)
@@ -210,14 +209,14 @@ def score_by_class(cohort: Cohort, kept: Outcomes) -> list[ClassCounts]:
 def count_predictions(cohort: Cohort, runs: Sequence[Sequence[Outcomes]]) -> list[PredictionCounts]:
     """Count test rows by class and predicted class, for each method over its runs; one record per stack.
 
-    A client counts the rows of `_countable_rows`. Common rows count once for every client. Runs of earlier versions
+    A client counts the rows of `countable_rows`. Common rows count once for every client. Runs of earlier versions
     stored no predictions, and count nothing.
     """
     classes, messages = len(cohort.silos.manifest.classes), []
     private = next(store for method_runs in runs for store, _ in method_runs)
     for stack in cohort.stacks:
         counts = np.zeros((len(runs), classes, classes + 1), np.int64)
-        for client, labels, counted in _countable_rows(cohort.silos, stack, private):
+        for client, labels, counted in countable_rows(cohort.silos, stack, "test", private):
             for of_method, method_runs in zip(counts, runs, strict=True):
                 for store, refs in method_runs:
                     predicted = store.load(OUTCOMES, refs, client).get(PREDICTED)
@@ -225,25 +224,6 @@ def count_predictions(cohort: Cohort, runs: Sequence[Sequence[Outcomes]]) -> lis
                         np.add.at(of_method, (labels[counted], predicted[: len(labels)][counted]), 1)
         messages.append(PredictionCounts(stack.clients, torch.from_numpy(counts)))
     return messages
-
-
-def _countable_rows(silos: Silos, stack: Stack, private: ClientStore) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yield each client with the labels of its test rows, and which of them count by class: (rows,) int64 and bool.
-
-    A client with fewer different test rows than its policy requires is left out. A policy of more than LEAST_ROWS also
-    holds for each class of a client's own rows. With LEAST_ROWS sums over clients include smaller classes, so that a class
-    that is rare at every client has a recall.
-    """
-    rows, classes = load_rows(silos, stack, "test", "cpu"), len(silos.manifest.classes)
-    reports, least = may_report(silos, stack, "test", rows, private).tolist(), least_rows(stack, private)
-    for i, client in enumerate(stack.clients):
-        if not reports[i]:
-            continue
-        x, labels = rows.x[i, : rows.counts[i]], rows.y[i, : rows.counts[i]].numpy()
-        counted = np.ones(len(labels), bool)
-        if least[i] > LEAST_ROWS and not silos.common("test"):
-            counted = np.isin(labels, reportable_classes(silos, client, "test", x, labels, classes, least[i]))
-        yield client, labels, counted
 
 
 @step

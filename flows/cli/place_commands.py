@@ -9,7 +9,7 @@ from flows.cli.command_session import Json, Session
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
-    from tasks.tracking.result_types.place_results import PlaceDescription, PlaceKey, PlaceStatus
+    from tasks.tracking.result_types.place_results import PlaceDescription, PlaceKey, PlaceModels, PlaceStatus
 
 commands = typer.Typer()
 places = typer.Typer(no_args_is_help=True, help="Train where the rows lie: let places join, and serve their silos.")
@@ -207,6 +207,7 @@ def print_place(answer: "PlaceDescription", console: "PlainConsole") -> None:
         console.print(f"  silo      {silo['silo']}: {rows} rows{f'; {limits}' if limits else ''}")
     if len(answer["silos"]) > _MOST_SILOS:
         console.print(f"            and {len(answer['silos']) - _MOST_SILOS} more; --json lists them")
+    console.print(f"  machine   {', '.join(f'{key} {value}' for key, value in answer['machine'].items())}")
     console.print(
         f"{answer['owner_file']} decides what it may ask. It may ask for these steps, and for no other code:",
     )
@@ -226,6 +227,65 @@ def serve(json: Json = False) -> None:
         from flows.results.serving.describe_place import serve_place
 
         serve_place(project, progress.current().say)
+
+
+@places.command()
+def send(
+    model: Annotated[
+        str, typer.Argument(metavar="champion|RUN", help="The champion, or the folder or name of a finished run.")
+    ] = "champion",
+    json: Json = False,
+) -> None:
+    """Send a model to the places, for `siloflow place predict` there; private parts are at their places already.
+
+    Example: siloflow place send
+    """
+    with Session(json) as session:
+        project = session.open_project(None)
+        from flows.results.serving.place_models import send_model
+
+        session.print_result(send_model(project, model), print_sent)
+
+
+def print_sent(answer: "PlaceModels", console: "PlainConsole") -> None:
+    """Print which places have the model, and what comes next."""
+    version = f" (version {answer['version']})" if answer["version"] else ""
+    console.print(f"model  {answer['run']}{version}")
+    for place in answer["places"]:
+        console.print(f"{place['place']}: {place['answer']}")
+    console.print("next   at a place: `siloflow place predict FILE --output labels.csv`")
+
+
+@places.command()
+def predict(
+    input: Annotated[
+        str, typer.Argument(help="A file of rows as data.source reads them: .csv, .csv.gz, .parquet or .npz.")
+    ],
+    output: Annotated[str, typer.Option(metavar="FILE", help="The .csv or .parquet file to write.")],
+    client: Annotated[
+        str | None,
+        typer.Option(help="The client whose rows they are; by default each row's own, if the file names it."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Copy a column to the output; those that are no features always are."),
+    ] = None,
+    skip_bad_rows: Annotated[
+        bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be predicted, and list them.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Predict the rows of a file at this place, by the model that the coordinator sent. Nothing leaves the place.
+
+    Example: siloflow place predict new.csv --output labels.csv
+    """
+    with Session(json) as session:
+        project = session.open_project(None)
+        from flows.cli.serving_commands import print_predict
+        from flows.results.serving.place_models import predict_at_place
+
+        answer = predict_at_place(project, input, output, client, keep or (), skip_bad_rows)
+        session.print_result(answer, print_predict)
 
 
 @places.command()

@@ -24,7 +24,6 @@ from silos.errors import UserError
 from silos.schema import is_table
 from silos.storage.manifest import ClientEntry, Manifest
 from tasks.diagnosis.report_summary import report_summary
-from tasks.execution.task_runner import PlainRunner
 from tasks.messages.statistics_messages import ShiftNumbers
 
 _LAWS = 30  # domains that are listed at most
@@ -46,7 +45,7 @@ def reported_overview(project: Project, entries: Sequence[ClientEntry]) -> tuple
     try:
         asked = silos.select([entry.name for entry in entries])
         received, refusals = collect_answers(
-            PlainRunner(), report_summary, asked, private=private, query=query, command="show"
+            project.runner, report_summary, asked, private=private, query=query, command="show"
         )
     except UserError as error:  # the owner's file cannot be read
         received, refusals = [], dict.fromkeys([entry.name for entry in entries], str(error))

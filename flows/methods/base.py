@@ -93,6 +93,9 @@ class Method(BaseModel, ABC):
     """Whether the method can train a deep ensemble (model.members); False if it wraps a single network."""
     takes_aggregation: ClassVar[bool] = True
     """Whether `aggregation` of params.yaml applies: False if clients send sums or more than weights."""
+    pools_rows: ClassVar[bool] = False
+    """Whether it trains on the rows of several clients together, which rows at several places do not allow."""
+
     is_bound: ClassVar[bool] = False
     """Whether the method is only a bound for others, as it uses what no server may see: it is no candidate for use."""
     tuned: ClassVar[Mapping[str, Axis]] = {}
@@ -253,9 +256,11 @@ def _first_line(module: str) -> str:
 def start_method(method: Method, setup: "TrainingSetup") -> "ServerState":
     """Return the state before the first round; an error in a plugin's code is reported with its line.
 
-    UserError if the network is a deep ensemble and the method wraps a single network, or if the method cannot take the
-    robust aggregation that is set.
+    UserError if the network is a deep ensemble and the method wraps a single network, if the method cannot take the
+    robust aggregation that is set, or if it pools rows of several places.
     """
+    if method.pools_rows:
+        setup.silos.pool().by_place()
     if len(setup.network.single_networks) > 1 and not method.takes_members:
         others = ", ".join(name for name in method_names() if find_method(name).takes_members)
         raise UserError(

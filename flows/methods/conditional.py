@@ -62,6 +62,11 @@ class Conditional(Method):
         "zeros", description="what to do with too few rows of a client: read zeros, or end the run"
     )
 
+    @property
+    def pools_rows(self) -> bool:  # type: ignore[override]
+        """Return whether rows are pooled."""
+        return self.arm == "pooled"
+
     @field_validator("statistics")
     @classmethod
     def _check_statistics(cls, statistics: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:

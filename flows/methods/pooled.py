@@ -12,7 +12,7 @@ from models.server_state import ServerState
 class Pooled(fedavg.FedAvg):
     """Pooled has no options."""
 
-    is_bound = True
+    is_bound = pools_rows = True
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train one client that has the rows of all clients."""

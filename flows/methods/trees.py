@@ -51,6 +51,11 @@ class Trees(Method):
         return self.arm == "pooled"
 
     @property
+    def pools_rows(self) -> bool:  # type: ignore[override]
+        """Return whether rows are pooled."""
+        return self.arm == "pooled"
+
+    @property
     def tested_model(self) -> Literal["global", "personal"]:  # type: ignore[override]
         """Return personal if each silo keeps its trees."""
         return "personal" if self.arm == "local" else "global"

@@ -22,6 +22,7 @@ from silos.privacy.owner_file import OWNER_FILE, answering
 from silos.sources.source_params import is_public
 
 if TYPE_CHECKING:
+    from tasks.execution.task_runner import PlainRunner
     from tasks.execution.worker_backends import Workers
 
 
@@ -180,6 +181,17 @@ class Project:
             make = partial(PlaceWorkers, self.root, _print, runner.patience)
             return open_workers("places", 1, f"{self.root} {runner.patience}", _print, make)
         return open_workers(runner.kind, runner.workers, runner.address, _print)
+
+    @property
+    def runner(self) -> "PlainRunner":
+        """Return what runs steps apart from a flow's tasks: in this process, or at the places where rows lie."""
+        from tasks.execution.task_runner import PlainRunner
+
+        if self.params.runner.kind != "places":
+            return PlainRunner()
+        from tasks.remote.place_workers import PlaceRunner
+
+        return PlaceRunner(root=self.root, patience=self.params.runner.patience)
 
     @property
     def quantity(self) -> TaskMetrics:

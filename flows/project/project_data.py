@@ -11,11 +11,14 @@ from typing import Any
 from flows.core.console import progress
 from silos.cohort import Silos
 from silos.data_params import DataParams
+from silos.errors import RefusalError
 from silos.io import locks
 from silos.io.atomic_io import write_bytes
 from silos.io.hashing import code_digest, file_hashes, listing_digest
 from silos.plugin_registry import Registered
-from silos.privacy.owned_source import check_source
+from silos.privacy.owned_source import check_source, find_store
+from silos.privacy.owner_file import OWNER_FILE
+from silos.sources.source_params import AtPlaces
 from silos.sources.source_registry import content_hashes
 from silos.storage.partition_store import write
 from silos.versioning import data_versions, dvc_files
@@ -90,7 +93,14 @@ class ProjectData:
             yield
 
     def is_source_changed(self) -> bool:
-        """Return whether a file of the source differs from what data/ was made from, or whether that is unknown."""
+        """Return whether a file of the source differs from what data/ was made from, or whether that is unknown.
+
+        Of data at places, return whether one of them holds another part now; UserError if one does not answer.
+        """
+        if isinstance(self.params.source, AtPlaces):
+            from tasks.remote.gather_parts import are_parts_changed  # imports torch
+
+            return are_parts_changed(self.root, self.root / "data" / self.params.name)
         made_from = (read_json(self.root / SOURCE_HASHES) or {}).get(self.params.name, {})
         return bool(content_hashes(self.params.source, self.root) != made_from)
 
@@ -107,6 +117,12 @@ class ProjectData:
             hashes = dvc_files.verify(self.root, name, self.root / "runs" / "hashes.json")
             silos = Silos.open(self.root / "data" / name, str(dvc_files.recorded_version(self.root)), hashes)
         dvc_files.must_match_params(silos.manifest, self.params)
+        copy = find_store(self.root, self.params) / OWNER_FILE
+        if isinstance(self.params.source, AtPlaces) and not copy.is_file():
+            raise RefusalError(
+                f"{copy} is missing, the copy of what the owners of silos at places allow. `siloflow partition` copies it "
+                "again."
+            )
         return silos
 
     def _in_cache(self) -> Silos:

@@ -3,17 +3,19 @@
 It is scored on the clients and test rows that the methods are scored on.
 """
 
+import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from flows.core.config.params_schema import Params
+from flows.core.console import progress
 from flows.core.console.safe_text import shortened
 from flows.project.project import Project
 from flows.training.evaluation import client_metrics
@@ -23,9 +25,10 @@ from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.storage.partition_store import open_client
-from tasks.evaluate import evaluate_constant
+from silos.errors import RefusalError
+from tasks.evaluate import OUTCOMES, evaluate_constant, sum_targets
 from tasks.execution.task_runner import PlainRunner, map_clients
+from tasks.messages.score_messages import TargetSums
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.result_tables import aggregates, by_client
 from tasks.tracking.result_types.comparison_result import BaselineDifference, ComparedBaseline
@@ -46,13 +49,14 @@ class Baseline:
 
 def baseline(project: Project) -> ConstantBaseline | None:
     """Return name, prediction and metrics of the baseline as plain JSON; None without test rows."""
-    return deepcopy(_baseline_info(project.scored.federated(), project.quantity))
+    args = project.scored.federated(), project.quantity, project.runner, project.store.client_folder
+    return deepcopy(_baseline_info(*args))
 
 
 @lru_cache(maxsize=8)
-def _baseline_info(silos: Silos, quantity: TaskMetrics) -> ConstantBaseline | None:
+def _baseline_info(silos: Silos, quantity: TaskMetrics, runner: PlainRunner, folder: Path) -> ConstantBaseline | None:
     """Score the baseline once for all runs of a command on these clients."""
-    with _score_constant(silos, quantity) as baseline:
+    with _score_constant(silos, quantity, runner, folder) as baseline:
         return None if baseline is None else baseline.about
 
 
@@ -61,40 +65,62 @@ def scored_baseline(project: Project) -> Iterator[Baseline | None]:
     """Score the most frequent class, or the mean target, of the training rows of the federated clients that are scored.
 
     Log loss and Brier score are those of the share of each class. The prediction is the same for all clients, and does
-    not depend on the seed. Nothing is trained.
+    not depend on the seed. Nothing is trained. None without test rows, or if silos do not report what the answer follows
+    from, which the screen says.
     """
-    with _score_constant(project.scored.federated(), project.quantity) as scored:
+    args = project.scored.federated(), project.quantity, project.runner, project.store.client_folder
+    with _score_constant(*args) as scored:
         yield scored
 
 
 @contextmanager
-def _score_constant(silos: Silos, quantity: TaskMetrics) -> Iterator[Baseline | None]:
-    if silos.manifest.places:  # labels stay there
-        yield None
-        return
-    with TemporaryDirectory(prefix="siloflow-") as folder:
-        store, constant = ClientStore(folder), constant_prediction(silos)
-        scores = map_clients(
-            PlainRunner(),
-            evaluate_constant,
-            silos,
-            constant.answer,
-            stack=_STACK,
-            private=store,
-            shares=constant.shares,
-            client_metrics=client_metrics(quantity, final=False),
-        )
-        table = by_client(scores, quantity)
-        metrics: Metrics = {
-            name: value
-            for metric in (quantity, *quantity.reported)
-            for name, value in aggregates(table, "test", metric).items()
-        }
-        if quantity.headline not in metrics:
-            yield None
-            return
-        outcomes = {client: ref for message in scores for client, ref in message.outcomes.items()}
-        yield Baseline(silos, (store, outcomes), {**_named(silos, constant, quantity), "metrics": metrics})
+def _score_constant(
+    silos: Silos, quantity: TaskMetrics, runner: PlainRunner, folder: Path
+) -> Iterator[Baseline | None]:
+    with _own_store(runner, folder) as store:
+        try:
+            found = _scored(silos, quantity, runner, store)
+        except RefusalError as error:
+            progress.current().say_once(f"no constant answer is compared with: {error}")
+            found = None
+        yield found
+
+
+@contextmanager
+def _own_store(runner: PlainRunner, folder: Path) -> Iterator[ClientStore]:
+    """Open a store below that of the silos, whose policies hold in it, and let clients delete its outcomes at the end."""
+    own = folder / "constant" / secrets.token_hex(8)
+    try:
+        yield ClientStore(str(own))
+    finally:
+        runner.keep(ClientStore(str(own)), OUTCOMES, ())
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _scored(silos: Silos, quantity: TaskMetrics, runner: PlainRunner, store: ClientStore) -> Baseline | None:
+    constant = constant_prediction(silos, runner, store)
+    if constant is None:
+        return None
+    scores = map_clients(
+        runner,
+        evaluate_constant,
+        silos,
+        constant.answer,
+        stack=_STACK,
+        private=store,
+        shares=constant.shares,
+        client_metrics=client_metrics(quantity, final=False),
+    )
+    table = by_client(scores, quantity)
+    metrics: Metrics = {
+        name: value
+        for metric in (quantity, *quantity.reported)
+        for name, value in aggregates(table, "test", metric).items()
+    }
+    if quantity.headline not in metrics:
+        return None
+    outcomes = {client: ref for message in scores for client, ref in message.outcomes.items()}
+    return Baseline(silos, (store, outcomes), {**_named(silos, constant, quantity), "metrics": metrics})
 
 
 def against_baseline(
@@ -106,7 +132,7 @@ def against_baseline(
     paired: list[BaselineDifference] = []
     for method, outcomes in runs.items():
         same = [scored.outcomes] * len(outcomes)
-        difference = compare_pairs(PlainRunner(), scored.silos, outcomes, same, quantity)
+        difference = compare_pairs(project.runner, scored.silos, outcomes, same, quantity)
         if difference is None:  # no client has two rows of each of its classes, for a metric that needs them
             continue
         paired.append({"method": method, **difference_record(method, name, difference, quantity, matters)})
@@ -126,27 +152,20 @@ class Constant:
     shares: tuple[float, ...] = ()
 
 
-@lru_cache(maxsize=8)
-def constant_prediction(silos: Silos) -> Constant:
+def constant_prediction(silos: Silos, runner: PlainRunner, store: ClientStore) -> Constant | None:
     """Return the code of the most frequent class, or the mean target, over all training rows of these clients.
 
     Rows are counted together, so large clients weigh more, as in one model of all clients. Of equally frequent classes,
-    the first is returned. Labels are read from the folder of the silos, as `siloflow show` reads them: no client sends
-    labels.
+    the first is returned. Clients report sums, and only for ten different rows or more; None if none reports any.
     """
-    silos.check(silos.clients)
-    manifest = silos.manifest
-    total, rows = 0.0, 0
-    counts = np.zeros(len(manifest.classes), np.int64)
-    for client in silos.clients:
-        _, y = open_client(Path(silos.folder), manifest.client(client), "train")
-        if manifest.task == "classification":
-            counts += np.bincount(y, minlength=len(counts))
-        else:
-            total, rows = total + float(y.sum(dtype=np.float64)), rows + len(y)
-    if manifest.task == "regression":
-        return Constant(total / rows)
-    return Constant(float(counts.argmax()), tuple((counts / max(counts.sum(), 1)).tolist()))
+    messages: list[TargetSums] = map_clients(runner, sum_targets, silos, stack=_STACK, private=store)
+    rows: np.ndarray = np.sum([message.rows.numpy() for message in messages], axis=0)
+    count = int(rows.sum())
+    if not count:
+        return None
+    if silos.manifest.task == "regression":
+        return Constant(sum(float(message.total) for message in messages) / count)
+    return Constant(float(rows.argmax()), tuple((rows / count).tolist()))
 
 
 def _named(silos: Silos, constant: Constant, quantity: TaskMetrics) -> BaselineAnswer:

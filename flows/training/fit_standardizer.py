@@ -20,7 +20,7 @@ from silos.errors import UserError
 from silos.privacy.owner_file import least_rows_of
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import Manifest, schema_of
-from tasks.execution.task_runner import PlainRunner, RoundCost, Runner
+from tasks.execution.task_runner import RoundCost, Runner
 from tasks.fit_scale import combine_moments, report_moments
 from tasks.messages.statistics_messages import ScaleMoments
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json, write_json
@@ -80,7 +80,7 @@ def load_standardizer(project: Project) -> FittedStandardization:
                     return saved
             except (KeyError, TypeError, AttributeError):  # params of another version
                 unreadable.append(str(folder.path.relative_to(project.store.runs.parent)))
-    fitted = fit_standardizer(project.params, training_setup(project, 0), PlainRunner(), project.ledgers)
+    fitted = fit_standardizer(project.params, training_setup(project, 0), project.runner, project.ledgers)
     return replace(fitted, notes=(*fitted.notes, _note_of_unreadable(unreadable))) if unreadable else fitted
 
 

@@ -24,7 +24,6 @@ from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from silos.errors import UserError, shown
 from silos.io.atomic_io import is_there
-from tasks.execution.task_runner import PlainRunner
 from tasks.messages.score_messages import Scores
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json
@@ -86,7 +85,7 @@ def finished_run(project: Project, run: str, on_present_data: bool = False) -> F
         raise UserError(f"{folder.checkpoint} is missing. {RESTORE_ADVICE}.")
     scorer = Scorer.of(project, method_of(project.params, saved["method"]), scaling)
     private = project.store.private(folder.path)
-    round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), PlainRunner(), private)
+    round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), project.runner, private)
     model = scorer.model(checkpoint.state, round)
     if on_present_data:
         _check_inputs(folder, model, setup)
@@ -159,6 +158,7 @@ def _with_saved_params(
     if raw["model"].get("pretrained"):  # identified by its hash; params keep no path
         raw["model"] = {**raw["model"], "pretrained": getattr(project.params.model, "pretrained", None)}
     raw["engine"] = {**raw["engine"], "device": "cpu"}
+    raw["runner"] = project.params.runner.model_dump(mode="json")  # no part of a run: where clients are reached now
     raw["comparison"] = {"methods": [method], "seeds": [saved["seed"]], "reference": method}
     raw["method"] = {method: raw["method"]}
     try:

@@ -117,7 +117,9 @@ def final_artifacts(
     """
     client_table = write_client_table(folder.path / "clients.csv", lambda: folder.journal.each(result["rounds"]))
     of_clients = project.params.tracking.personal_models
-    content = model_spec(project, method, setup, private, model, of_clients)
+    content = model_spec(project, method, setup.silos, private, model, of_clients)
+    if content is None and of_clients and not setup.silos.is_here:
+        progress.current().say_once("no model of single clients is logged: what they keep stays at their places.")
     tags = {"weights_sha256": result["weights_sha256"]}
     logged: LoggedModel | None = None if content is None else {**content, "name": folder.name, "tags": tags}
     record = folder.journal.read(final["round"])
@@ -172,14 +174,14 @@ def git_commit(root: Path, *paths: str) -> str:
 
 
 def model_spec(
-    project: Project, method: Method, setup: TrainingSetup, private: ClientStore, model: Model, of_clients: bool
+    project: Project, method: Method, silos: Silos, private: ClientStore, model: Model, of_clients: bool
 ) -> ModelContent | None:
     """Return what is logged as the model: its card and its weights.
 
     Args:
         project: The project of the run.
         method: The method that trained the model.
-        setup: What the run was trained with.
+        silos: The clients, with rows scaled as in training.
         private: The clients' store, of which private weights are read.
         model: The model of these clients.
         of_clients: Whether private weights may be part of it.
@@ -187,17 +189,17 @@ def model_spec(
     Returns:
         None if the model has private weights and they may not, or if it cannot be logged, which the screen says.
     """
-    manifest, personal, clients = setup.silos.manifest, model.personal, model.clients
+    manifest, personal, clients = silos.manifest, model.personal, model.clients
     network, conditioning = _logged_network(model, manifest.shape), method.conditioning()
     if network is None:
         return None
     context_inputs: Weights = {}  # what a client's model reads besides its weights
-    scaling = setup.silos.scaling
+    scaling = silos.scaling
     is_private = isinstance(personal, ClientStateRefs) or bool(scaling.own_columns)
-    if is_private and (not of_clients or manifest.places):  # what clients keep stays at their places
+    if is_private and not (of_clients and silos.is_here):  # what clients keep stays at their places
         return None
     if not model.is_personal:
-        clients = setup.silos.clients
+        clients = silos.clients
     if isinstance(personal, ClientStateRefs):
         clients = tuple(c for c in clients if c in personal.refs)
         arrays = private.load_stack(personal.section, personal.refs, clients)
@@ -217,13 +219,13 @@ def model_spec(
         "personal": bool(personal) or bool(scaling.own_columns),
         "clients": list(clients) if personal or scaling.own_columns else [],
         "context": sorted(context_inputs),
-        "statistics": conditioning.described(setup.silos) if conditioning and model.context else None,
+        "statistics": conditioning.described(silos) if conditioning and model.context else None,
     }
     return {
         "uri": project.store.tracking,
         "card": card,
         "shared": dict(model.shared),
-        "personal": {**personal, **context_inputs, **_own_scaling(setup.silos, clients)},
+        "personal": {**personal, **context_inputs, **_own_scaling(silos, clients)},
     }
 
 

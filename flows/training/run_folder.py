@@ -263,5 +263,10 @@ class RunFolder:
         for section in sections:
             delete(section, {ref for refs in (*keep, *best_refs) for ref in refs.private.get(section, ())})
 
+    def private_sections(self) -> set[str]:
+        """Return the sections of private state that the last state refers to; empty without one."""
+        last = load_state(self.checkpoint)
+        return set() if last is None else {*last.state.private}
+
     def _best(self, round_number: int) -> Path:
         return self.path / f"best-{round_number:06d}.safetensors"

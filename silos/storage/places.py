@@ -24,8 +24,12 @@ _SAME = ("task", "classes", "shape", "dtype", "features", "common")
 
 def part_digest(folder: Path) -> str:
     """Return the digest of a part: of its manifest and of its columns, which hold the digest of each client's rows."""
-    content = b"".join((Path(folder) / file).read_bytes() for file in (MANIFEST, COLUMNS))
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
+    return digest_of_part(*((Path(folder) / file).read_bytes() for file in (MANIFEST, COLUMNS)))
+
+
+def digest_of_part(manifest: bytes, columns: bytes) -> str:
+    """Return the digest of a part with this manifest and these columns, as their files hold them."""
+    return hashlib.blake2b(manifest + columns, digest_size=16).hexdigest()
 
 
 def merge_parts(

@@ -22,8 +22,9 @@ from silos.dataset import SPLITS
 from silos.errors import UserError, some
 from silos.io.atomic_io import restore_moved, write_bytes
 from silos.io.hashing import file_hashes, folder_digest, listing_digest
-from silos.storage.manifest import MANIFEST, ClientTable, Manifest, empty_table, read_manifest
+from silos.storage.manifest import COLUMNS, MANIFEST, ClientTable, Manifest, empty_table, read_manifest
 from silos.storage.partition_store import open_client, open_missing, open_units
+from silos.storage.places import digest_of_part
 from silos.versioning.dvc_files import (
     DATA,
     RECORD,
@@ -60,6 +61,22 @@ def version_files(root: Path, digest: str) -> dict[str, str]:
 def partition_files(files: dict[str, str], name: str) -> dict[str, str]:
     """Return the files of one partition, by their paths in it."""
     return {path.split("/", 1)[1]: md5 for path, md5 in files.items() if path.startswith(f"{name}/")}
+
+
+def find_part(root: Path, name: str, digest: str) -> dict[str, str] | None:
+    """Return the files of a partition as `partition_files` does, of a version in DVC's cache.
+
+    Args:
+        root: The project's folder.
+        name: The name of the data.
+        digest: The `part_digest` of the version; None is returned if no version has it.
+    """
+    for path in object_path(root, "").glob("??/*.dir"):
+        files = partition_files(listed_files(root, path.parent.name + path.name) or {}, name)
+        with suppress(OSError, KeyError):  # the cache lacks it
+            if digest_of_part(*(object_path(root, files[file]).read_bytes() for file in (MANIFEST, COLUMNS))) == digest:
+                return files
+    return None
 
 
 def link_partition(root: Path, name: str, hashes: dict[str, str], folder: Path) -> None:
@@ -392,8 +409,10 @@ class _VersionPartition:
         }
 
     def fills_in_means(self) -> bool:
-        """Return whether a mean replaces missing values of some feature."""
-        return self._manifest is not None and any(feature.fill == "mean" for feature in self._manifest.features)
+        """Return whether a mean replaces missing values of some feature, in rows that lie here."""
+        if self._manifest is None or self._manifest.places:
+            return False
+        return any(feature.fill == "mean" for feature in self._manifest.features)
 
     def present_values(self, client: str) -> str:
         """Hash the rows of a client, with 0 instead of each filled-in value."""

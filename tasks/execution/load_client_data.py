@@ -147,6 +147,33 @@ def reportable_classes(
     return listed
 
 
+def countable_rows(
+    silos: Silos, stack: Stack, split: str, private: ClientStore
+) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    """Yield each client with the targets of its rows, and which of them count by class: (rows,) each, the second bool.
+
+    A client with fewer different rows than its policy requires is left out. A policy of more than LEAST_ROWS also holds for
+    each class of a client's own rows. With LEAST_ROWS sums over clients include smaller classes, so that a class that is
+    rare at every client has a recall.
+
+    Args:
+        silos: The silos.
+        stack: The clients.
+        split: The split of the rows.
+        private: The clients' stores, each with its policy.
+    """
+    rows, classes = load_rows(silos, stack, split, "cpu"), len(silos.manifest.classes)
+    reports, least = may_report(silos, stack, split, rows, private).tolist(), least_rows(stack, private)
+    for i, client in enumerate(stack.clients):
+        if not reports[i]:
+            continue
+        x, targets = rows.x[i, : rows.counts[i]], rows.y[i, : rows.counts[i]].numpy()
+        counted = np.ones(len(targets), bool)
+        if classes and least[i] > LEAST_ROWS and not silos.common(split):
+            counted = np.isin(targets, reportable_classes(silos, client, split, x, targets, classes, least[i]))
+        yield client, targets, counted
+
+
 def _at_least(x: Tensor, least: int) -> bool:
     """Return whether x has `least` different rows; the first few are checked first, because they usually suffice."""
     return any(len(part) >= least and number_different_rows(part).max() + 1 >= least for part in (x[: 2 * least], x))

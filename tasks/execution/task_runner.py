@@ -290,8 +290,8 @@ def cohort_calls(silos: Silos, stack: int, workers: int, *args: object, **option
 def bind_arguments(cohort: Cohort, args: tuple[object, ...], options: Mapping[str, object]) -> Call:
     """Return the call of a step for a cohort, with the part of each argument that belongs to its clients.
 
-    A Model, ClientStateRefs, or mapping from clients of the data is reduced to the cohort's clients, or to the members
-    of a pooled client. This includes values inside lists, tuples and other mappings.
+    A Model, ClientStateRefs, silos at places, or mapping from clients of the data is reduced to the cohort's clients, or to
+    the members of a pooled client. This includes values inside lists, tuples and other mappings.
     """
     own_options = {name: _select_clients(value, cohort) for name, value in options.items()}
     return (cohort, *(_select_clients(value, cohort) for value in args)), own_options
@@ -316,6 +316,8 @@ def _select_clients(value: object, cohort: Cohort) -> object:
         return value.content
     if isinstance(value, Model):
         return value.select(cohort.clients)
+    if isinstance(value, Silos) and value.manifest.places and not value.pooled:  # a place opens its own clients only
+        return value.select([client for client in cohort.clients if client in value])
     if isinstance(value, ClientStateRefs):
         return replace(value, refs=_subset(value.refs, cohort))
     if isinstance(value, Mapping):

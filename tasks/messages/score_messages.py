@@ -89,6 +89,19 @@ class ClassCounts(Message):
 
 
 @dataclass(frozen=True)
+class TargetSums(Message):
+    """The number of training rows of each class, or of all with the sum of their targets, over the clients of one stack.
+
+    The best constant answer follows from them. A client with too few rows is left out.
+    """
+
+    travels = False
+
+    rows: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]  # (classes,) int64, or (1,) of a regression
+    total: Annotated[Tensor, SEVERAL_ADDED, Axes("float64", "1")]  # (1,) float64, in units of y; 0 of a classification
+
+
+@dataclass(frozen=True)
 class PredictionCounts(Message):
     """The number of test rows by class and predicted class, for some methods, over the clients of one stack and all seeds.
 

@@ -62,12 +62,14 @@ class OpenedPlace:
         part: The digest of the place's part of the data; other parts are refused.
         store: The folder of its clients' ledgers and private state.
         functions: The functions that steps may be passed, by name.
+        earlier: Opens the place's clients in an earlier part, by its digest; None if no step may read one.
     """
 
     silos: Silos
     part: str
     store: Path
     functions: Mapping[str, Callable[..., Any]]
+    earlier: Callable[[str], Silos] | None = None
 
 
 def pack(value: object, functions: Mapping[str, Callable[..., Any]] = types.MappingProxyType({})) -> bytes:
@@ -371,21 +373,24 @@ class _Decoder:
         place = self.opened()
         if not isinstance(tree, dict) or not isinstance(tree.get("version"), str):
             raise NotPlainError(f"{where}: got no data version, expected one.")
-        if tree.get("part") != place.part:
+        part, opened = tree.get("part"), place.silos
+        if part != place.part and place.earlier is not None and isinstance(part, str):
+            opened = place.earlier(part)
+        elif part != place.part:
             raise NotPlainError(
                 f"{where}: got another part of the data than this place holds. Make the coordinator's data again with "
                 "`siloflow partition`, or bring the place's data/ back."
             )
         clients = tuple(cast(list[str], self.value({"list": tree.get("clients")}, list[str], where, 1)))
         for client in clients:
-            place.silos.index(client)
+            opened.index(client)
         if len({*clients}) != len(clients):
             raise NotPlainError(f"{where}: got a client twice, expected each once.")
         try:
             scaling = Standardization.from_json(cast(Any, tree.get("scaling")))
         except (TypeError, KeyError, ValueError, AttributeError):
             raise NotPlainError(f"{where}: got a scaling that cannot be read, expected one.") from None
-        return replace(place.silos, clients=clients, version=tree["version"], scaling=scaling)
+        return replace(opened, clients=clients, version=tree["version"], scaling=scaling)
 
 
 _OTHER = object()

@@ -8,24 +8,26 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from silos.errors import UserError, shown
+from silos.errors import UserError, shown, some
 from silos.privacy.owner_file import Policy
-from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, to_bytes, to_json
+from silos.storage.manifest import COLUMNS, COMMON, MANIFEST, Manifest, read_manifest, to_bytes, to_json
 from silos.storage.places import merge_parts
 from tasks.places.sessions import CoordinatorSession, PlaceFailedError
 from tasks.remote.answer_steps import read_answer
+from tasks.remote.codec import pack
 from tasks.remote.enrolment import coordinator_address, is_place, open_sessions, own_key, place_record, places_of
-from tasks.remote.serve_place import PART, STATUS, PartOfData
+from tasks.remote.serve_place import MODEL, PART, STATUS, PartOfData, SentModel, machine_of
+from tasks.remote.step_list import offered_functions
 from tasks.tracking.result_types.place_results import PlaceState, PlaceStatus
 
-LISTING_PATIENCE = 60.0
-"""Seconds in which a place answers what it holds."""
+LISTING_PATIENCE, MODEL_PATIENCE = 60.0, 120.0
+"""Seconds in which a place answers what it holds, and in which it takes a model."""
 
 
 def write_listing(
     root: Path, folder: Path, name: str, recipe: Mapping[str, Any], common: Path
-) -> tuple[Manifest, dict[str, Any]]:
-    """Write the manifest of all places' silos; return it, and what their owners allow by silo.
+) -> tuple[Manifest, dict[str, Any], list[str]]:
+    """Write the manifest of all places' silos; return it, what their owners allow by silo, and notes.
 
     Args:
         root: The coordinator's project.
@@ -55,9 +57,21 @@ def write_listing(
         (folder / COMMON).write_bytes(common.read_bytes())
     (folder / COLUMNS).write_bytes(to_bytes(manifest.clients))
     (folder / MANIFEST).write_bytes(to_json(manifest))
-    return manifest, {
-        client: policy for place, part in parts.items() for client, policy in _policies(place, part, manifest)
-    }
+    allowed = {client: policy for place, part in parts.items() for client, policy in _policies(place, part, manifest)}
+    return manifest, allowed, machine_notes({place: part.machine for place, part in parts.items()})
+
+
+def machine_notes(machines: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Name in what the machines of places, and the coordinator's, differ, since the last bits of results depend on it."""
+    notes = []
+    for key, own in machine_of().items():
+        ends: dict[str, list[str]] = {own: ["the coordinator"]}
+        for place, machine in machines.items():
+            ends.setdefault(shown(machine.get(key, "unknown"), 40), []).append(place)
+        if len(ends) > 1:
+            differ = "; ".join(f"{value} at {some(names, 3)}" for value, names in ends.items())
+            notes.append(f"{key} differs, so that the last bits of results may, too: {differ}")
+    return notes
 
 
 def _policies(place: str, part: PartOfData, manifest: Manifest) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -100,19 +114,48 @@ def status_of(root: Path) -> PlaceStatus:
     }
 
 
+def are_parts_changed(root: Path, folder: Path) -> bool:
+    """Return whether a place holds another part than that of a listing, or one has joined or left since."""
+    with open_sessions(root) as sessions:
+        parts: list[PartOfData] = _ask_all(sessions, PART, PartOfData)
+        now = {place: part.digest for place, part in zip(sessions, parts, strict=True)}
+    return now != {place: part.digest for place, part in read_manifest(folder).places.items()}
+
+
+def send_to_places(root: Path, sent: Mapping[str, SentModel]) -> list[PlaceState]:
+    """Send each place its model; return what each answers. UserError if none takes it."""
+    with open_sessions(root) as sessions, ThreadPoolExecutor(len(sent)) as threads:
+        if strangers := [place for place in sent if place not in sessions]:
+            raise UserError(
+                f"place {strangers[0]}: got data of this place, which has not joined, expected one of {some([*sessions])}. "
+                "Let it join, or make the data again with `siloflow partition`."
+            )
+        bodies = {place: pack(content, offered_functions()) for place, content in sent.items()}
+        states = threads.map(lambda place: _state(place, sessions[place], MODEL_PATIENCE, MODEL, bodies[place]), sent)
+        answers = dict(zip(sent, states, strict=True))
+    if not any(took for took, _ in answers.values()):
+        raise UserError(
+            f"places: got no model that was taken, expected one: {'; '.join(why for _, why in answers.values())}"
+        )
+    return [{"place": place, "joined": True, "answer": said} for place, (_, said) in answers.items()]
+
+
 def ask_states(root: Path, patience: float = 5.0) -> dict[str, str]:
     """Return what each place that has joined says of itself, or why there is no answer."""
     with open_sessions(root) as sessions, ThreadPoolExecutor(len(sessions)) as threads:
         states = threads.map(lambda item: _state(item[0], item[1], patience), sessions.items())
-        return dict(zip(sessions, states, strict=True))
+        return {place: said for place, (_, said) in zip(sessions, states, strict=True)}
 
 
-def _state(place: str, session: CoordinatorSession, patience: float) -> str:
+def _state(
+    place: str, session: CoordinatorSession, patience: float, subject: str = STATUS, body: bytes = b""
+) -> tuple[bool, str]:
+    """Return whether a place answered, and its answer in words or why there is none."""
     try:
-        state: str = read_answer(session.ask(STATUS, b"", patience), str, place)
+        state: str = read_answer(session.ask(subject, body, patience), str, place)
     except (UserError, PlaceFailedError, ValueError, TypeError) as error:
-        return str(error)
-    return "".join(letter if letter.isprintable() else "?" for letter in shown(state))
+        return False, str(error)
+    return True, "".join(letter if letter.isprintable() else "?" for letter in shown(state))
 
 
 def _ask_all(sessions: Mapping[str, CoordinatorSession], subject: str, returned: object) -> list[Any]:

@@ -4,9 +4,11 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prefect import Task
 from prefect.futures import PrefectFuture
@@ -14,9 +16,10 @@ from prefect.futures import PrefectFuture
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import UserError, some
-from tasks.execution.prefect_tasks import OpaqueArgument
+from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument
+from tasks.execution.task_runner import PlainRunner
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
-from tasks.messages.message_policy import Message
+from tasks.messages.message_policy import Message, SentMessage
 from tasks.places.sessions import PlaceAwayError, PlaceFailedError, PlaceRefusedError
 from tasks.remote.answer_checks import check_messages
 from tasks.remote.answer_steps import pack_call, read_answer
@@ -91,11 +94,9 @@ class PlaceWorkers(Workers):
 
         One that is away deletes it another time.
         """
-        body = pack({"private": private, "section": section, "refs": tuple(sorted(refs))})
+        patience = min(KEEP_PATIENCE, self._patience)
         for place in sorted(self._ran - self._away):
-            with contextlib.suppress(PlaceAwayError):
-                patience = min(KEEP_PATIENCE, self._patience)
-                read_answer(self._ask(place, KEEP, body, patience), str, place)
+            _keep_at(functools.partial(self._ask, place, patience=patience), place, private, section, refs)
 
     def close(self) -> None:
         """End the sessions, after which a place forgets their last answers."""
@@ -140,6 +141,32 @@ class PlaceWorkers(Workers):
             raise PlaceAwayError(place, patience) from None
 
 
+@dataclass(frozen=True)
+class PlaceRunner(PlainRunner):
+    """Sends each cohort's step to its place as `PlaceWorkers` does, without Prefect, and in a session of its own each time.
+
+    Attributes:
+        root: The coordinator's project.
+        patience: Seconds in which a place answers; PlaceAwayError after that.
+    """
+
+    root: Path = Path()
+    patience: float = 600.0
+
+    def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
+        with open_sessions(self.root) as sessions, ThreadPoolExecutor(len(sessions)) as threads:
+            asks = {place: functools.partial(session.ask, wait=self.patience) for place, session in sessions.items()}
+            answers = threads.map(lambda call: ask_place(asks, task.name, *call), calls)
+            return cast(list[list[SentMessage]], list(answers))
+
+    def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
+        """Let each place delete its clients' private state of a section but that of these references."""
+        patience = min(KEEP_PATIENCE, self.patience)
+        with open_sessions(self.root) as sessions:
+            for place, session in sessions.items():
+                _keep_at(functools.partial(session.ask, wait=patience), place, private, section, refs)
+
+
 def ask_place(
     asks: Mapping[str, Ask], step: str, args: tuple[object, ...], options: Mapping[str, object]
 ) -> list[Message]:
@@ -161,6 +188,13 @@ def ask_place(
     arguments = inspect.signature(inspect.unwrap(client_steps()[step].fn)).bind(*args, **options).arguments
     check_messages(place, step, cohort.silos.select(cohort.clients), arguments, messages)
     return messages
+
+
+def _keep_at(ask: Ask, place: str, private: ClientStore, section: str, refs: Collection[str]) -> None:
+    """Let a place delete private state; one that is away does so another time."""
+    body = pack({"private": private, "section": section, "refs": tuple(sorted(refs))})
+    with contextlib.suppress(PlaceAwayError):
+        read_answer(ask(KEEP, body), str, place)
 
 
 def _unwrapped(args: tuple[object, ...], options: Mapping[str, object]) -> tuple[tuple[object, ...], dict[str, object]]:

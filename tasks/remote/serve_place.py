@@ -1,8 +1,10 @@
 """What a place answers: its part of the data without rows, steps on its rows, and which private state to keep."""
 
+import platform
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,22 +12,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.client_model import Model
 from models.diagnosis.client_summaries.query import Query
 from silos.client_store import OF_COORDINATOR, ClientStore
 from silos.cohort import Silos
 from silos.errors import RefusalError, UserError, shown
+from silos.io.atomic_io import write_bytes
 from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, read_owner_file
-from silos.standardizer import NO_STANDARDIZATION
+from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import COLUMNS, read_manifest, schema_of, to_json
 from silos.storage.places import described, part_digest
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, run_step
-from tasks.remote.codec import OpenedPlace, unpack_call
+from tasks.remote.codec import OpenedPlace, unpack, unpack_call
 from tasks.remote.step_list import client_steps, is_training, offered_functions
 from tasks.remote.work_limits import check_work
 
-PART, KEEP, STATUS = "part", "keep", "status"
+PART, KEEP, STATUS, MODEL = "part", "keep", "status", "model"
 """The subjects that are no steps."""
+
+MODEL_FILE = "model.safetensors"
+"""The model that the coordinator sent last, below the folder of what belongs to it in a place's store."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +40,45 @@ class PartOfData:
     """A place's part of the data: its manifest and columns as bytes, and what its owner's file allows, by silo.
 
     manifest, columns: uint8. How the source is read stays at the place: its path, and columns that are no features.
+    machine: As `machine_of` returns it.
     """
 
     digest: str
     manifest: Tensor
     columns: Tensor
     policies: Mapping[str, Mapping[str, str | int | float | bool | tuple[str, ...]]]
+    machine: Mapping[str, str]
+
+
+def machine_of() -> dict[str, str]:
+    """Return what the last bits of results depend on besides data and settings: torch's version, and the processor."""
+    processor = f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
+    return {"torch": str(torch.__version__), "processor": processor}
+
+
+@dataclass(frozen=True)
+class SentModel:
+    """A finished model, with which a place predicts rows of its own clients.
+
+    Attributes:
+        name: What users know it by.
+        method: The name of its method.
+        settings: The options of the method, as JSON.
+        version: The number of its version in the coordinator's registry; empty if it has none.
+        run: The folder of its run at the coordinator.
+        scaling: How rows are scaled.
+        model: The shared weights, and references to what this place's clients keep.
+        private: Where they keep it.
+    """
+
+    name: str
+    method: str
+    settings: str
+    version: str
+    run: str
+    scaling: Standardization
+    model: Model
+    private: ClientStore
 
 
 @dataclass(frozen=True)
@@ -50,12 +90,14 @@ class PlaceServer:
         store: The store of its silos, with the owner's file.
         working: Protects data/ from changes while a request is answered.
         note: Receives the subject of each request, and why it failed; nothing if it did not.
+        earlier: Opens the silos in an earlier version, by the digest of that part; UserError if there is none.
     """
 
     data: Path
     store: Path
     working: Callable[[], AbstractContextManager[None]]
     note: Callable[[str, str], None]
+    earlier: Callable[[str], AbstractContextManager[Silos]] | None = None
 
     def respond(self, header: Header, body: bytes) -> bytes:
         """Return the encoded answer to an authentic request."""
@@ -70,14 +112,23 @@ class PlaceServer:
         return OpenedPlace(silos, part_digest(self.data), self.store, offered_functions())
 
     def _respond(self, subject: str, body: bytes) -> object:
-        with self.working():
-            if subject == PART:
-                return self._part()
+        with self.working(), ExitStack() as opened:
             if subject == STATUS:
                 return described(read_manifest(self.data))
+            if not (path := self.store / OWNER_FILE).is_file():
+                raise RefusalError(
+                    f"{path} is missing, so that these silos report nothing. `siloflow partition` makes it."
+                )
+            if subject == PART:
+                return self._part()
             place = self.open()
+            if subject == MODEL:
+                return self._take_model(body, place)
             if subject == KEEP:
                 return self._keep(**cast(Any, unpack_call(body, _KEEP, place)))
+            earlier = self.earlier
+            if earlier is not None and _is_report(subject):  # training reads present rows only
+                place = replace(place, earlier=cache(lambda digest: opened.enter_context(earlier(digest))))
             return run_step(subject, body, place, self._check)
 
     def _check(self, step: str, silos: Silos, arguments: Mapping[str, object]) -> None:
@@ -87,7 +138,7 @@ class PlaceServer:
         training learned is training, also of silos that only score: each has the least rows that the owner wants.
         """
         check_work(arguments)
-        is_report = client_steps()[step].fn.__module__.startswith("tasks.diagnosis.")
+        is_report = _is_report(step)
         if (is_report or step == "report_moments") and silos.scaling != NO_STANDARDIZATION:
             raise RefusalError(f"{step}: got rows that are scaled, expected rows as they are.")
         if is_report:
@@ -104,13 +155,20 @@ class PlaceServer:
             raise RefusalError(f"{private.folder}: got no folder of a run, expected one.")
         check_command(self.store, "run", read_manifest(self.data).names)
         private.keep(section, refs)
+        for folder in (Path(private.folder) / section, Path(private.folder)):
+            with suppress(OSError):  # it is not empty, or was never made
+                folder.rmdir()
         return ""
 
+    def _take_model(self, body: bytes, place: OpenedPlace) -> str:
+        """Keep a model that can be read; `siloflow place predict` opens it."""
+        check_command(self.store, "run", place.silos.clients)
+        sent: SentModel = unpack(body, SentModel, place)
+        write_bytes(self.store / OF_COORDINATOR / MODEL_FILE, body)
+        return f"has {shown(sent.run)}"
+
     def _part(self) -> PartOfData:
-        path = self.store / OWNER_FILE
-        if not path.is_file():
-            raise RefusalError(f"{path} is missing, so that these silos report nothing. `siloflow partition` makes it.")
-        owner, manifest = read_owner_file(path), read_manifest(self.data)
+        owner, manifest = read_owner_file(self.store / OWNER_FILE), read_manifest(self.data)
         if manifest.places:
             raise UserError("data: got data whose rows lie at other places, expected a place's own.")
         check_command(self.store, "partition", manifest.names)
@@ -119,10 +177,16 @@ class PlaceServer:
             _bytes(to_json(replace(manifest, params={}, raw=None))),
             _bytes((self.data / COLUMNS).read_bytes()),
             {client: owner.of(client).model_dump(exclude_defaults=True) for client in manifest.names},
+            machine_of(),
         )
 
 
 _KEEP: Mapping[str, object] = {"private": ClientStore, "section": str, "refs": tuple[str, ...]}
+
+
+def _is_report(step: str) -> bool:
+    """Return whether a step reports to a diagnosis, through the ledgers of the silos."""
+    return step in client_steps() and client_steps()[step].fn.__module__.startswith("tasks.diagnosis.")
 
 
 def _check_features(arguments: Mapping[str, object], silos: Silos) -> None:

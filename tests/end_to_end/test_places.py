@@ -28,6 +28,7 @@ SITES = {"north": ("oslo", "bergen", "tromso"), "south": ("rome", "bari")}
 METHODS = ("fedavg", "scaffold")
 SEEDS = ("--seeds", "0,1")
 SMALL = ("--set", "training.rounds=2")
+HERE = ("--set", "runner.kind=threads")
 DROPPED = """
 import json
 from pathlib import Path
@@ -153,32 +154,77 @@ def compared(federation: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def together(federation: Any, compared: Any) -> Path:
-    """A copy of the coordinator's project, with the rows of all places in its data."""
+    """One machine with the rows of all places, as the coordinator lists them: the same comparison was typed there."""
     folder: Path = federation.home / "together"
-    shutil.copytree(
-        federation.home / "coordinator", folder, ignore=shutil.ignore_patterns("runs", ".places", ".prefect")
-    )
-    (name,) = (path.name for path in (folder / "data").iterdir() if path.is_dir())
+    shutil.copytree(federation.home / "coordinator", folder, ignore=shutil.ignore_patterns("runs", ".prefect"))
+    cell_secret(folder / "private")  # a partition of own rows would have made it
+    (owner,) = (folder / "private").glob("*/owner.yaml")
+    owner.write_text(f"{owner.read_text()}own_models: true\n")  # the silos' owner predicts, as at a place
+    record_rows(federation, folder)
+    return folder
+
+
+def record_rows(federation: Any, folder: Path) -> None:
+    """Copy the present listing and rows into a folder that has them all."""
+    (listing,) = (path for path in (federation.home / "coordinator" / "data").iterdir() if path.is_dir())
+    shutil.rmtree(folder / "data" / listing.name)
+    shutil.copytree(listing, folder / "data" / listing.name)
     for place in SITES:
         (source,) = (path for path in (federation.home / place / "data").iterdir() if path.is_dir())
         for file in source.glob("*.safetensors"):
             if file.name != "manifest.safetensors":
-                shutil.copy(file, folder / "data" / name / file_at(place, file.name))
-    cell_secret(folder / "private")  # a partition of own rows would have made it
+                shutil.copy(file, folder / "data" / listing.name / file_at(place, file.name))
     subprocess.run(["dvc", "add", "-q", "data"], cwd=folder, check=True, env=with_scripts())
-    return folder
+
+
+@pytest.fixture(scope="module")
+def on_one_machine(federation: Any, together: Path) -> Any:
+    """What the comparison and the diagnosis answer there."""
+    return federation.type("together", "compare", *METHODS, *SEEDS, *SMALL, *HERE), federation.type(
+        "together", "diagnose", *HERE
+    )
 
 
 def test_a_comparison_and_a_diagnosis_over_places_have_the_bits_of_one_machine(
-    federation: Any, compared: Any, together: Path
+    federation: Any, compared: Any, on_one_machine: Any
 ) -> None:
-    over_places, diagnosis = compared
-    here = ("--set", "runner.kind=threads")
-    on_one_machine = federation.type("together", "compare", *METHODS, *SEEDS, *SMALL, *here)
-    assert outcomes(on_one_machine, together) == outcomes(over_places, federation.home / "coordinator")
-    again = federation.type("together", "diagnose", *here)
+    (over_places, diagnosis), (here, again) = compared, on_one_machine
+    assert outcomes(here, federation.home / "together") == outcomes(over_places, federation.home / "coordinator")
+    assert here["baseline"] == over_places["baseline"]
+    assert over_places["baseline"]["metrics"]["accuracy/mean"] > 0
     assert again["pairs"] == diagnosis["pairs"]
     assert again["groups"] == diagnosis["groups"]
+
+
+def test_a_champion_is_promoted_and_predicts_at_a_place_as_on_one_machine(federation: Any, on_one_machine: Any) -> None:
+    promoted = [federation.type(where, "promote", *more) for where, more in (("coordinator", ()), ("together", HERE))]
+    assert [{key: one[key] for key in ("decision", "version", "reason")} for one in promoted[:1]] == [
+        {"decision": "promoted", "version": promoted[1]["version"], "reason": promoted[1]["reason"]}
+    ]
+    scores = [federation.type(where, "evaluate", *more) for where, more in (("coordinator", ()), ("together", HERE))]
+    assert scores[0]["clients"] == scores[1]["clients"]
+    rows = federation.home / "new.csv"
+    rows.write_text("age,crp\n61,12\n90,30.5\n40,2\n")
+    assert federation.type("coordinator", "place", "send")["version"] == promoted[0]["version"]
+    assert predicted(federation, "champion") == predicted(federation, "champion", at_place=True)
+    runs = [
+        federation.type(where, "run", "ditto", *more)
+        for where, more in (("coordinator", SMALL), ("together", (*SMALL, *HERE)))
+    ]
+    federation.type("coordinator", "place", "send", runs[0]["folder"])
+    assert predicted(federation, runs[1]["folder"]) == predicted(federation, runs[0]["folder"], at_place=True)
+    code, _, error = federation.run(
+        "coordinator", "predict", "../new.csv", "--output", "o.csv", "--model", runs[0]["folder"], "--client", "oslo"
+    )
+    assert code == 2
+    assert "`siloflow place send`" in error
+
+
+def predicted(federation: Any, model: str, at_place: bool = False) -> str:
+    """The labels and probabilities of oslo's new rows: by the model that was sent to its place, or on one machine."""
+    where, words = ("north", ("place", "predict")) if at_place else ("together", ("predict", "--model", model, *HERE))
+    federation.type(where, *words, "../new.csv", "--output", "labels.csv", "--client", "oslo")
+    return (federation.home / where / "labels.csv").read_text()
 
 
 def test_no_row_is_at_the_coordinator_and_no_port_is_open_at_a_place(federation: Any, compared: Any) -> None:
@@ -189,9 +235,17 @@ def test_no_row_is_at_the_coordinator_and_no_port_is_open_at_a_place(federation:
         process = federation.serving[place]
         assert process.poll() is None
         assert not [c for c in psutil.Process(process.pid).net_connections() if c.status == psutil.CONN_LISTEN]
-    code, _, error = federation.run("coordinator", "show")
+    shown = federation.type("coordinator", "show")
+    assert [client["name"] for client in shown["clients"]] == ["bergen", "oslo", "tromso", "bari", "rome"]
+    code, _, error = federation.run("coordinator", "data", "ledger")
     assert code == 2
     assert "got rows at place north, which do not leave it" in error
+    (copy,) = (coordinator / "private").glob("*/owner.yaml")
+    kept = copy.rename(copy.with_suffix(".away"))
+    code, _, error = federation.run("coordinator", "show")
+    kept.rename(copy)
+    assert code == 2
+    assert "`siloflow partition` copies it again" in error
 
 
 def test_a_place_that_was_killed_continues_with_the_same_bits(federation: Any, compared: Any) -> None:
@@ -270,10 +324,29 @@ def test_a_folder_is_a_plane_too(federation: Any) -> None:
     eventually(lambda: federation.type("archive", "place", "status")["places"][0]["answer"] == "3 silos of 240 rows")
 
 
+def test_watch_finds_new_rows_of_a_place_as_on_one_machine(federation: Any, together: Path) -> None:
+    """One of the last tests: it changes a place's data."""
+    rng = np.random.default_rng(5)
+    (source,) = (federation.home / "north").glob("north.csv")
+    with source.open("a") as file:
+        file.writelines(f"oslo,{rng.normal(90, 6):.0f},{rng.gamma(2, 8):.1f},{label}\n" for label in ["yes", "no"] * 30)
+    federation.type("north", "partition")
+    quick = (*SMALL, "--set", "comparison.seeds=[0]")
+    seen = [federation.type("coordinator", "watch", "--once", *quick)]
+    record_rows(federation, together)
+    seen.append(federation.type("together", "watch", "--once", *quick, *HERE))
+    assert seen[0]["changed"] == {"oslo": "changed"}
+    assert seen[0]["shifted"][0]["client"] == "oslo"
+    for key in ("outcome", "champion", "changed", "shifted", "unchecked", "unseen"):
+        assert seen[0][key] == seen[1][key], key
+    assert seen[0]["decision"]["reason"] == seen[1]["decision"]["reason"]
+
+
 def test_a_revoked_place_is_refused_in_a_sentence_at_both_ends(federation: Any, compared: Any) -> None:
     """The last test: north is out."""
     answers = {one["place"]: one["answer"] for one in federation.type("coordinator", "place", "status")["places"]}
-    assert answers == {"north": "3 silos of 240 rows", "south": "2 silos of 160 rows"}
+    assert answers["north"].startswith("3 silos of ")  # a test before may have added rows
+    assert answers["south"] == "2 silos of 160 rows"
     assert federation.type("north", "place", "status")["role"] == "place"
     federation.type("coordinator", "place", "revoke", "north")
     assert [one["place"] for one in federation.type("coordinator", "place", "status")["places"]] == ["south"]

@@ -323,6 +323,10 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
         steps(ClientStep)["evaluate_constant"], cohort_calls(silos, 3, round.runner.workers, 1.0, round.private)
     )
     reported["evaluate_constant"] = [message for cohort in constant for message in cohort]
+    sums = round.runner.map_cohorts(
+        steps(ClientStep)["sum_targets"], cohort_calls(silos, 3, round.runner.workers, round.private)
+    )
+    reported["sum_targets"] = [message for cohort in sums for message in cohort]
     for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
         options = {"private": round.private, "query": replace(asked_shift, layout=_layout(features))}
         cohorts = round.runner.map_cohorts(

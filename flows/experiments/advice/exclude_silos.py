@@ -9,7 +9,6 @@ from flows.training.paired_runs import client_strata
 from flows.training.training_setup import training_setup
 from models.metrics.paired_difference import difference, holm
 from silos.errors import UserError
-from tasks.execution.task_runner import PlainRunner
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.paired_outcomes import Outcomes
 
@@ -33,7 +32,7 @@ def losing_silos(project: Project, shared: Outcomes, alone: Outcomes) -> list[st
     if silos.common("validation") or silos.common("test"):
         return []
     strata = client_strata(
-        PlainRunner(), silos, [shared], [alone], quantity, split="validation", least_of_class=LEAST_ROWS
+        project.runner, silos, [shared], [alone], quantity, split="validation", least_of_class=LEAST_ROWS
     )
     found = {
         client: difference([stratum], 1 - _LEVEL, quantity.bound, quantity.alike)

@@ -25,7 +25,6 @@ from flows.training.paired_runs import (
 from models.metrics.paired_difference import Difference, Stratum, difference
 from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
-from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json
 
@@ -220,7 +219,7 @@ def measure(
     against = [m for m in dict.fromkeys((choice, SHARED, ALONE)) if m in outcomes] if without else []
 
     def strata_of(first: str, second: str) -> list[Stratum]:
-        return strata_of_pairs(PlainRunner(), silos, outcomes[first], outcomes[second], quantity)
+        return strata_of_pairs(project.runner, silos, outcomes[first], outcomes[second], quantity)
 
     found = pair_differences(choice, list(outcomes), strata_of, quantity, len(against))
     if not without or ALONE not in outcomes:
@@ -230,7 +229,7 @@ def measure(
     policies = ((rest, without), (silos.select(list(losers)), outcomes[ALONE]))
     differences = {}
     for method in against:
-        against_method = [(PlainRunner(), some_silos, own, outcomes[method], quantity) for some_silos, own in policies]
+        against_method = [(project.runner, some_silos, own, outcomes[method], quantity) for some_silos, own in policies]
         means = {client: of for args in against_method for client, of in means_by_client(*args).items()}
         scales = scales_of_headline(quantity, means)
         strata = [s for args in against_method for s in client_strata(*args, scales=scales).values()]

@@ -23,7 +23,6 @@ from flows.training.paired_runs import compare_pairs
 from flows.training.run_folder import RunFolder, run_name
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
-from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.result_types.run_files import ValidationRecord
@@ -171,7 +170,7 @@ class RaceTrials:
         """Compare two candidates on the validation rows of the clients that are scored."""
         own, others = [self.outcomes(first)], [self.outcomes(second)]
         silos, quantity = self.project.scored.federated(), self.project.quantity
-        return compare_pairs(PlainRunner(), silos, own, others, quantity, split="validation", level=level)
+        return compare_pairs(self.project.runner, silos, own, others, quantity, split="validation", level=level)
 
     def outcomes(self, candidate: Candidate) -> Outcomes:
         """Return where the clients of a candidate's run store the outcomes of their validation rows."""

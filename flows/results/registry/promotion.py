@@ -263,6 +263,11 @@ def _find(project: Project, registry: Registry, run: str | None, aliases: Mappin
             f"promote: got {folder.path.name}, which ended while MLflow was away, expected a run that MLflow has. Repeat "
             "the command that started it with --resume, which sends the run and trains nothing again."
         )
+    if version is None and not project.silos.is_here:
+        raise UserError(
+            f"promote: got {folder.path.name}, with models of single clients, which stay at their places, expected a model "
+            f"that all clients share. `siloflow place send {folder.path.name}` lets places use theirs without a promotion."
+        )
     if version is None:
         raise UserError(
             f"promote: got {folder.path.name}, whose model MLflow does not have, expected a logged model. `siloflow compare "

@@ -19,7 +19,6 @@ from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import metric_value
 from silos.errors import UserError
-from tasks.execution.task_runner import PlainRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.mlflow_logging.connection import describe_problem
 from tasks.tracking.mlflow_logging.model_registry import (
@@ -195,7 +194,7 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
     shared = set.intersection(*(set(hashes) for _, hashes in sides)).intersection(silos.clients)
     clients = silos.select(sorted(shared, key=silos.index))
     quantity = project.quantity
-    measured = compare_pairs(PlainRunner(), clients, sides[:1], sides[1:], quantity) if shared else None
+    measured = compare_pairs(project.runner, clients, sides[:1], sides[1:], quantity) if shared else None
     if measured is None:
         return {"why_not": "they share no test rows"}
     gains = sorted(quantity.gain(value) for value in (measured.low, measured.high))

@@ -14,7 +14,6 @@ from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from silos.privacy.owned_source import store_of
-from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import RESTORE_ADVICE, read_json
 from tasks.tracking.result_types.comparison_result import ComparisonResult, TableRow
 from tasks.tracking.result_types.earlier_results import ChangedParam, NotPaired, PairedComparisons, TwoComparisons
@@ -131,7 +130,7 @@ def _paired_record(
     silos = project.silos.federated()
     scored = [set.intersection(*(set(hashes) for _, hashes in side)).intersection(silos.clients) for side in outcomes]
     clients = silos.select(sorted(scored[0] & scored[1], key=silos.index))
-    difference = compare_pairs(PlainRunner(), clients, outcomes[0], outcomes[1], metric) if clients.clients else None
+    difference = compare_pairs(project.runner, clients, outcomes[0], outcomes[1], metric) if clients.clients else None
     if difference is None:
         return {"method": method, "seeds": seeds, "why_not": "the data have no test rows"}
     matters = smallest_that_matters(project, metric_value(row, metric.headline))

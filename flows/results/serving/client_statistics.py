@@ -13,20 +13,23 @@ from torch import Tensor
 from flows.diagnosis.query_clients import moments_query
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
-from flows.training.fit_standardizer import load_standardizer
+from flows.training.fit_standardizer import FittedStandardization, load_standardizer
 from models.statistics.feature_vector import Statistic, too_few_rows
 from models.statistics.statistic_base import STEADY, made_as
 from silos.cohort import Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import check_command, policy_file, policy_of_run
 from silos.privacy.report_rules import Kind
+from silos.standardizer import Standardization
 from tasks.client_stats import describe
 from tasks.diagnosis.report_summary import open_ledger
 from tasks.execution.load_client_data import load_rows
 from tasks.tracking.json_io import output_file, unwritable, write_json
 
 
-def client_statistics(project: Project, client: str, method: str, output: str | None = None) -> dict[str, Any]:
+def client_statistics(
+    project: Project, client: str, method: str, output: str | None = None, scaling: Standardization | None = None
+) -> dict[str, Any]:
     """Return the statistics that the client's conditional model reads, and notes on them, as plain JSON.
 
     They are computed from training rows, scaled as in a run, by the method's section of params.yaml.
@@ -36,6 +39,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
         client: A client of data/.
         method: A method that reads statistics.
         output: A file to write the result to.
+        scaling: How rows were scaled in training; by default as in the project's runs.
 
     Raises:
         UserError: For a method without statistics, an unknown client, an output that cannot be written, and too few rows
@@ -51,7 +55,7 @@ def client_statistics(project: Project, client: str, method: str, output: str | 
     # both lines only raise: for an unknown client, and for statistics that these data do not have
     manifest.client(client)
     reads.count(project.silos)
-    agreement = load_standardizer(project)
+    agreement = load_standardizer(project) if scaling is None else FittedStandardization(scaling, 0, 0)
     stack, silos = Stack((client,), 1), replace(project.silos, scaling=agreement.scaling).select([client])
     check_command(Path(project.ledgers.folder), "stats", [client])
     if not manifest.is_public and not policy_of_run(Path(project.ledgers.folder), client).owners_view:

@@ -1,18 +1,22 @@
 """Serve a project's silos as a place, and describe what its coordinator learns and may ask."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.project.project import Project
+from flows.project.run_sets import scratch_dir
+from silos.cohort import Silos
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.privacy.owner_file import OWNER_FILE, read_owner_file
 from silos.storage.places import part_digest
+from silos.versioning.data_versions import find_part, link_partition
 from tasks.places.sessions import PlaceSessions
 from tasks.remote.enrolment import is_place, open_membership, place_record
-from tasks.remote.serve_place import PlaceServer
+from tasks.remote.serve_place import PlaceServer, machine_of
 from tasks.remote.step_list import client_steps, message_types, returned_by
 from tasks.tracking.result_types.place_results import PlaceDescription
 
@@ -37,7 +41,11 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
             say(f"{subject}: {fault}")
 
     server = PlaceServer(
-        Path(silos.folder), Path(project.ledgers.folder), lambda: project.data.working("place serve"), note
+        Path(silos.folder),
+        Path(project.ledgers.folder),
+        lambda: project.data.working("place serve"),
+        note,
+        lambda digest: _earlier_part(project, digest),
     )
     _print_warnings(say)
     say(f"serving {len(silos.clients):,} silos as {membership.place}; ctrl-C ends it, and rounds go on without them")
@@ -49,6 +57,21 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
         membership.sessions,
         server.respond,
     ).serve_forever()
+
+
+@contextmanager
+def _earlier_part(project: Project, digest: str) -> Iterator[Silos]:
+    """Open the place's silos in an earlier version, from DVC's cache, in a folder of links."""
+    name = project.params.data.name
+    files = find_part(project.root, name, digest)
+    if files is None:
+        raise UserError(
+            f"data/{name}: got an earlier part that this place's DVC cache does not have, expected one that it has. Bring "
+            "it back with `siloflow data use`, or compare with another version."
+        )
+    with scratch_dir(project.root / "cache" / "versions" / f"part-{digest}") as folder:
+        link_partition(project.root, name, files, folder / name)
+        yield Silos.open(folder / name, f"part {digest[:12]}", files)
 
 
 def describe_place(project: Project) -> PlaceDescription:
@@ -78,6 +101,7 @@ def describe_place(project: Project) -> PlaceDescription:
             }
             for name, rows in zip(table.names, table.rows.tolist(), strict=True)
         ],
+        "machine": machine_of(),
         "steps": sorted(client_steps()),
         "messages": sorted({kind.__name__ for step in client_steps() for kind in message_types(returned_by(step))}),
     }

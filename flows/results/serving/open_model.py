@@ -1,22 +1,27 @@
 """Opens the champion or the model of a run, and evaluates it on the test rows that are in data/ now."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flows.methods.base import Method
 from flows.project.project import Project
 from flows.results.registry.model_finder import ModelFinder
 from flows.training.evaluation import other_metrics
 from flows.training.load_finished_run import check_same_data, find_run, finished_run, score_on_present_rows
 from flows.training.mlflow_run_metadata import model_spec
 from flows.training.round_record import metrics_of
+from models.client_model import Model
 from models.metrics.client_metrics import metric_record
 from models.model_card import ModelCard
 from models.served_model import ServedModel, named_tensors
 from models.server_state import ClientStateRefs
+from silos.client_store import ClientStore
+from silos.cohort import Silos
 from silos.errors import UserError, some
 from silos.privacy.owner_file import check_command, check_own_models
+from silos.standardizer import Standardization
 from tasks.tracking.mlflow_logging.model_registry import CHAMPION, ModelVersion
 from tasks.tracking.result_tables import by_client
 from tasks.tracking.result_types.model_results import ModelScores
@@ -49,6 +54,11 @@ class OpenModel:
     def card(self) -> ModelCard:
         """Return what describes the model's inputs and outputs."""
         return self.served.card
+
+    @property
+    def scaling(self) -> Standardization:
+        """Return how rows were scaled in training."""
+        return Standardization.from_json(self.served.card)
 
     def predict(
         self, rows: Any, client: str = "", statistics: Sequence[float] = (), made_as: str = ""
@@ -111,42 +121,89 @@ def _load(project: Project, location: str) -> ServedModel:
 def _from_run_folder(project: Project, run: str, clients: Sequence[str]) -> ServedModel:
     """Return the model that would have been logged, with the private weights of these clients only."""
     opened = finished_run(project, run)
-    model, setup, silos = opened.model, opened.round.setup, opened.scorer.silos
+    silos, private, method = opened.scorer.silos, opened.round.private, opened.scorer.method
+    return served_model(opened.project, run, opened.method, method, silos, private, opened.model, clients)
+
+
+def served_model(
+    project: Project,
+    name: str,
+    method_name: str,
+    method: Method,
+    silos: Silos,
+    private: ClientStore,
+    model: Model,
+    clients: Sequence[str],
+    of_owner: bool = False,
+) -> ServedModel:
+    """Return what predicts with a model, with the private weights of these clients only.
+
+    Args:
+        project: The project, which says how rows are read.
+        name: What the user knows the model by.
+        method_name: The name of the method that trained it.
+        method: The method.
+        silos: The clients, with rows scaled as in training.
+        private: Where clients keep private weights.
+        model: The model of all clients.
+        clients: The clients that will use it.
+        of_owner: Whether the owner of the clients uses it, so that no private weight leaves them.
+
+    Raises:
+        UserError: If a client has no model, or if the model cannot be served.
+    """
     if isinstance(model.personal, ClientStateRefs):
-        known = [name for name in model.clients if name in model.personal.refs]
+        known = [client for client in model.clients if client in model.personal.refs]
         if not clients:
             raise UserError(
-                f"{run}: got a model for each client that MLflow does not have, expected a logged one or --client. Name "
+                f"{name}: got a model for each client that MLflow does not have, expected a logged one or --client. Name "
                 "one client for `siloflow predict`, or train with `--set tracking.personal_models=true`."
             )
         with_model = [client for client in clients if client in known]
         if not with_model:
             raise UserError(
-                f"--client: got {some(clients, 5)}, which has no model in {run}, expected one of {some(known, 5)}, since "
-                f"{opened.method} has a model for each client. Choose another client, or a run with a common model."
+                f"--client: got {some(clients, 5)}, which has no model in {name}, expected one of {some(known, 5)}, since "
+                f"{method_name} has a model for each client. Choose another client, or a run with a common model."
             )
         model = model.select(with_model)
     if silos.scaling.own_columns:
         if not clients:
             raise UserError(
-                f"{run}: got a model whose clients align features by their own rows, expected --client. Name one "
+                f"{name}: got a model whose clients align features by their own rows, expected --client. Name one "
                 "client for `siloflow predict`, or train with `--set tracking.personal_models=true`."
             )
         manifest = silos.manifest
         # if none of the clients is in the data, `manifest.client` raises the error that lists those that are
         own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
-        setup = replace(setup, silos=silos.select(own))
+        silos = silos.select(own)
         model = model.select(own) if model.is_personal else model
-    if isinstance(model.personal, ClientStateRefs) or silos.scaling.own_columns:
-        kept = setup.silos.clients if silos.scaling.own_columns else model.clients
-        check_command(Path(opened.round.private.folder), "predict", kept)
-        check_own_models(Path(opened.round.private.folder), kept, f"{run}: got weights or scales")
-    spec = model_spec(opened.project, opened.scorer.method, setup, opened.round.private, model, of_clients=True)
+    is_kept = isinstance(model.personal, ClientStateRefs) or bool(silos.scaling.own_columns)
+    if is_kept and not silos.is_here:
+        raise UserError(
+            f"{name}: got a model of which clients keep parts at their places, expected one that all clients share. Use it "
+            "at a place: `siloflow place send`, then `siloflow place predict` there."
+        )
+    if is_kept and not of_owner:
+        kept = silos.clients if silos.scaling.own_columns else model.clients
+        check_command(Path(private.folder), "predict", kept)
+        check_own_models(Path(private.folder), kept, f"{name}: got weights or scales")
+    spec = model_spec(project, method, silos, private, model, of_clients=True)
     if spec is None:
         raise UserError(
-            f"{run}: got a model that cannot be served, expected one of built-in networks. Use another run."
+            f"{name}: got a model that cannot be served, expected one of built-in networks. Use another run."
         )
     return ServedModel(spec["card"], named_tensors(spec["shared"], spec["personal"]))
+
+
+def run_of_champion(version: ModelVersion) -> str:
+    """Return the run that the champion's tag names; UserError without one."""
+    run = version.tags.get("run") or ""
+    if not run:
+        raise UserError(
+            f"champion: got version {version.number} without the tag `run`, expected one that siloflow registered. Name "
+            "a run."
+        )
+    return run
 
 
 def evaluate_model(project: Project, model: str) -> ModelScores:
@@ -165,12 +222,7 @@ def evaluate_model(project: Project, model: str) -> ModelScores:
     version = None
     if model == CHAMPION:
         version = ModelFinder(project).champion()
-        model = version.tags.get("run") or ""
-        if not model:
-            raise UserError(
-                f"champion: got version {version.number} without the tag `run`, expected one that siloflow registered. Name "
-                "a run."
-            )
+        model = run_of_champion(version)
     with project.data.working("evaluate"):
         folder = find_run(project, model).path
         # `final` scores by all metrics of the task, as the end of a run does, and not only by those of a round

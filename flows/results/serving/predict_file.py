@@ -1,7 +1,7 @@
 """Predicts a file of raw rows, read as `data.source` reads them, by the champion or the model of a run."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ def predict_file(
     model: str,
     keep: Sequence[str] = (),
     skip_bad_rows: bool = False,
+    opens: Callable[[Project, str, Sequence[str]], OpenModel] | None = None,
 ) -> Predictions:
     """Write the number, label, probabilities and entropy of each row, and return what was written.
 
@@ -44,6 +45,7 @@ def predict_file(
         model: `champion`, or the run's folder or name.
         keep: Columns of the file to copy to the output, besides those that `data.source` says are no features.
         skip_bad_rows: Leave out rows that cannot be predicted.
+        opens: Opens the model for some clients; `open_model` if None.
 
     Raises:
         UserError: For a model, client or file that cannot be used, and for a row that the model does not take.
@@ -53,7 +55,7 @@ def predict_file(
     file = _open(project.root / input, input, skip_bad_rows, place, output)
     _check_keep(keep, file)
     own = _own_clients(project, file)
-    opened = open_model(project, model, _distinct([*(own or ()), client]))
+    opened = (opens or open_model)(project, model, _distinct([*(own or ()), client]))
     predictor = RowPredictor(project, opened, "--client")
     if own is None or client is not None:
         _check_client(predictor, client)
@@ -226,7 +228,7 @@ def _params_of(project: Project, opened: OpenModel) -> ParamsOf:
     def params_of(client: str | None) -> Mapping[str, Any]:
         if client is None or opened.card["statistics"] is None:
             return {}
-        found = client_statistics(project, client, opened.method)
+        found = client_statistics(project, client, opened.method, scaling=opened.scaling)
         return {key: found[key] for key in ("statistics", "made_as")}
 
     return params_of

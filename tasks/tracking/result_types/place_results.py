@@ -25,6 +25,17 @@ class PlaceState(TypedDict):
     """What it holds, or why it does not answer."""
 
 
+class PlaceModels(TypedDict):
+    """What `place send` prints."""
+
+    run: str
+    """The folder of the run whose model was sent."""
+    version: str | None
+    """The number of its version in the registry; None if it was sent as a run."""
+    places: list[PlaceState]
+    """What each place answers: that it has the model, or why not."""
+
+
 class PlaceStatus(TypedDict):
     """What `place status` prints."""
 
@@ -57,6 +68,8 @@ class PlaceDescription(TypedDict):
     classes: list[str]
     features: list[str]
     silos: list[DescribedSilo]
+    machine: dict[str, str]
+    """What the last bits of results depend on: the version of torch, and the processor."""
     steps: list[str]
     """The steps that it may be asked to run."""
     messages: list[str]

@@ -90,8 +90,13 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             },
             **{"classes": [EVIL], "features": [EVIL], "steps": [EVIL], "messages": [EVIL]},
             "silos": [{"silo": EVIL, "rows": ROWS, "policy": {"methods": EVIL}}],
+            "machine": {"torch": EVIL},
         },
-        10,
+        11,
+    ),
+    "sent": (
+        {"run": EVIL, "version": "1", "places": [{"place": EVIL, "joined": True, "answer": EVIL}]},
+        3,
     ),
     "ends": (
         {

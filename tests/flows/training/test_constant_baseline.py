@@ -22,12 +22,12 @@ LABELS = {
 
 @pytest.fixture
 def open_labels(project):
-    def opened(labels, *more, task="classification"):
+    def opened(labels, *more, task="classification", times=10):
         rows = [
             (client, split, y)
             for client, parts in labels.items()
             for split, part in zip(("train", "test"), parts, strict=True)
-            for y in part
+            for y in part * (times if split == "train" else 1)  # clients report of ten rows or more
         ]
         client, split, y = map(np.array, zip(*rows, strict=True))
         x = np.random.default_rng(0).normal(size=(len(y), 3))
@@ -158,6 +158,14 @@ def test_of_noise_no_method_is_better_whatever_the_metric(metric, named, open_la
         answer = against_baseline(project, found, runs, tuned=True)
     assert [pair["method"] for pair in answer["paired"]] == ["fedavg", "local_only"]
     assert answer["sentence"].startswith(f"No method is certainly better than {named}")
+
+
+def test_a_client_with_fewer_than_ten_training_rows_does_not_count(open_labels):
+    few = {"large": (["a"] * 6 + ["b"] * 4, ["a"]), "small": (["b"] * 9, ["b"]), "fourth": (["c"], ["c"])}
+    project = open_labels(few, times=1)
+    with scored_baseline(project) as found:
+        assert found.about["answer"] == "a"
+    assert not [*project.store.client_folder.glob("constant/*")]
 
 
 def test_without_test_rows_there_is_none(open_labels):

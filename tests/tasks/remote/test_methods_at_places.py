@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from flows.core.plugin_loader import PluginFiles
-from flows.methods.base import find_method, method_names
+from flows.methods.base import find_method, method_names, start_method
 from flows.methods.round_context import RoundContext
+from flows.training.constant_baseline import constant_prediction
 from flows.training.trainer import play_method_round
 from silos.errors import UserError
 from silos.storage.manifest import COLUMNS, COMMON, MANIFEST
@@ -56,3 +57,25 @@ def play(page, setup, runner, store):
     for message in context.map_clients(evaluate, model, silos, training=setup.training, keep_outcomes=True):
         scores += [message.clients, {name: sums.tolist() for name, sums in message.sums.items()}, message.outcomes]
     return state.sha256(), repr(scores)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_constant_answer_is_that_of_one_machine_and_counts_sums_alone(
+    task, write_silos, separate, at_places, stores
+):
+    apart = separate(
+        write_silos({"oslo": 20, "lyon": 15, "rome": 30, "few": 4}, task=task), [["oslo", "few"], ["lyon", "rome"]]
+    )
+    here = constant_prediction(apart.together, PlainRunner(), stores("here"))
+    assert here is not None
+    assert constant_prediction(apart.listed, at_places(apart), stores("there")) == here
+    assert [step for _, step, _ in apart.asked] == ["sum_targets"] * 2
+
+
+def test_a_method_that_pools_rows_of_several_places_is_refused_before_it_starts(make_problem, separate):
+    setup = make_problem(CLIENTS)
+    apart = separate(setup.silos, PLACES)
+    pooling = [("pooled", {}), ("conditional", {"arm": "pooled"}), ("trees", {"arm": "pooled"})]
+    for name, options in pooling:
+        with pytest.raises(UserError, match="got rows of 2 places"):
+            start_method(find_method(name, BUNDLED)(**options), replace(setup, silos=apart.listed))

@@ -1,12 +1,15 @@
 """What a place answers, over real sessions in a folder: its part, steps, what to keep; and what its owner forbids."""
 
+import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from flows.diagnosis.query_clients import moments_query
 from models.client_model import Model
 from models.diagnosis.client_summaries.client_summary import Layout
 from models.diagnosis.client_summaries.query import Query
@@ -20,18 +23,19 @@ from silos.client_store import OF_COORDINATOR, ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE, policy_of
-from silos.standardizer import Standardization, Standardizer
+from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import read_manifest
 from silos.storage.places import part_digest
-from tasks.execution.task_runner import PrefectRunner
+from tasks.evaluate import sum_targets
+from tasks.execution.task_runner import PlainRunner, PrefectRunner, map_clients
 from tasks.local_train import local_train
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import pack_call, read_answer
-from tasks.remote.codec import pack
+from tasks.remote.codec import pack, unpack
 from tasks.remote.enrolment import open_sessions
-from tasks.remote.gather_parts import ask_states, write_listing
-from tasks.remote.place_workers import PlaceWorkers, ask_place
-from tasks.remote.serve_place import KEEP, PART, PlaceServer
+from tasks.remote.gather_parts import are_parts_changed, ask_states, machine_notes, send_to_places, write_listing
+from tasks.remote.place_workers import PlaceRunner, PlaceWorkers, ask_place
+from tasks.remote.serve_place import KEEP, MODEL, MODEL_FILE, PART, PlaceServer, SentModel, machine_of
 from tasks.remote.step_list import returned_by
 from tasks.remote.work_limits import check_work
 from tests.tasks.remote.conftest import CLIENTS, calls
@@ -40,7 +44,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs'")  # 
 
 
 def listing(root, apart):
-    manifest, policies = write_listing(root, root / "data" / "all", "all", {}, root / "no")
+    manifest, policies, _ = write_listing(root, root / "data" / "all", "all", {}, root / "no")
     return Silos.open(root / "data" / "all", "version"), manifest, policies
 
 
@@ -258,10 +262,83 @@ def test_a_place_that_answers_for_anothers_client_is_not_believed(write_silos, s
         ask_place({"a": lie}, "local_train", first, options)
 
 
-def test_a_place_without_an_owners_file_lists_nothing(federation):
+def test_a_place_without_an_owners_file_lists_nothing_and_runs_no_step(federation):
     root, apart = federation
+    silos, _, _ = listing(root, apart)
     (apart.places["b"].store / OWNER_FILE).unlink()
+    private = ClientStore(str(root / "private" / "all" / "set" / "run"))
+    with pytest.raises(RefusalError, match="so that these silos report nothing"):
+        map_clients(PlaceRunner(root=root), sum_targets, silos, stack=4, private=private)
+    shutil.rmtree(silos.folder)
     with pytest.raises(RefusalError, match="so that these silos report nothing"):
         listing(root, apart)
     assert policy_of(apart.places["a"].store, "oslo")
     assert read_manifest(Path(apart.listed.folder)).places
+
+
+def test_a_place_keeps_a_model_that_it_can_read_and_no_other(federation):
+    root, apart = federation
+    network = MLP(5, (), 3)
+    model = Model(
+        network, network.init(server_stream(0, 0, "init")), ClientStateRefs("own", {"rome": "ab/0"}), clients=("rome",)
+    )
+    private = ClientStore("/x/private/all/set/run")
+    sent = SentModel("a run", "ditto", "{}", "3", "runs/set/run", NO_STANDARDIZATION, model, private)
+    found = send_to_places(root, {"b": sent})
+    assert found == [{"place": "b", "joined": True, "answer": "has runs/set/run"}]
+    place = apart.places["b"]
+    opened = unpack((place.store / OF_COORDINATOR / MODEL_FILE).read_bytes(), SentModel, place)
+    assert opened.private.folder == str(place.store / OF_COORDINATOR / "set" / "run")
+    assert opened.model.personal.refs == {"rome": "ab/0"}
+    assert all(torch.equal(opened.model.shared[name], weights) for name, weights in model.shared.items())
+    with open_sessions(root) as sessions, pytest.raises(UserError, match="value"):
+        read_answer(sessions["b"].ask(MODEL, pack({"name": "no model"}), 30), str, "b")
+    assert (place.store / OF_COORDINATOR / MODEL_FILE).exists()
+    with pytest.raises(UserError, match="place c: got data of this place, which has not joined"):
+        send_to_places(root, {"c": sent})
+
+
+def test_machines_that_differ_are_named(federation):
+    assert write_listing(federation[0], federation[0] / "data" / "all", "all", {}, federation[0] / "no")[2] == []
+    assert machine_notes({"a": machine_of(), "b": {**machine_of(), "torch": "1.0"}}) == [
+        f"torch differs, so that the last bits of results may, too: {torch.__version__} at the coordinator, a; 1.0 at b"
+    ]
+
+
+def test_what_runs_without_a_flow_asks_places_as_well(federation):
+    root, apart = federation
+    silos, _, _ = listing(root, apart)
+    private = ClientStore(str(root / "private" / "all" / "set" / "run"))
+    runner = PlaceRunner(root=root)
+    messages = map_clients(runner, sum_targets, silos, stack=4, private=private)
+    here = map_clients(PlainRunner(), sum_targets, apart.together, stack=4, private=private)
+    assert [(m.clients, m.rows.tolist()) for m in messages] == [(m.clients, m.rows.tolist()) for m in here]
+    assert not are_parts_changed(root, Path(silos.folder))
+    (own,) = Path(apart.places["b"].silos.folder).glob("manifest.json")
+    own.write_bytes(own.read_bytes() + b"\n")
+    assert are_parts_changed(root, Path(silos.folder))
+
+
+def test_reports_of_a_diagnosis_may_read_an_earlier_part_and_training_may_not(write_silos, separate, tmp_path):
+    """The place's present part is another than the one that is asked for, and its version store has that."""
+    apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
+    place, asked = apart.places["b"], []
+    shutil.copytree(place.silos.folder, tmp_path / "now")
+    manifest = tmp_path / "now" / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes() + b"\n")
+
+    def earlier(digest):
+        asked.append(digest)
+        return nullcontext(place.silos)
+
+    server = PlaceServer(tmp_path / "now", place.store, nullcontext, lambda *_: None, earlier)
+    cohort = Cohort(apart.listed.select(["rome"]), (Stack(("rome",), 1),))
+    query, private = moments_query(apart.listed), ClientStore("/x/private/all")
+    body = pack_call("report_summary", (cohort,), {"private": private, "query": query})
+    header = Header("0" * 32, "b", 1, "", "ask", "report_summary", "1")
+    (message,) = read_answer(server.respond(header, body), returned_by("report_summary"), "b")
+    assert asked == [place.part]
+    assert message.clients == ("rome",)
+    body = pack_call("sum_targets", (cohort,), {"private": private})
+    with pytest.raises(UserError, match="another part of the data than this place holds"):
+        read_answer(server.respond(replace(header, subject="sum_targets"), body), returned_by("sum_targets"), "b")

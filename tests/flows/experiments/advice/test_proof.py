@@ -180,7 +180,7 @@ def test_runs_without_silos_cost_time_too(tmp_path):
 
 def project_of(silos, task="classification") -> Any:
     quantity = TASK_METRICS[task]
-    return SimpleNamespace(scored=SimpleNamespace(federated=lambda: silos), quantity=quantity)
+    return SimpleNamespace(scored=SimpleNamespace(federated=lambda: silos), quantity=quantity, runner=PlainRunner())
 
 
 def outcomes(folder, right, silos=SILOS, rows=ROWS):

@@ -24,6 +24,7 @@ from flows.results.registry.register_candidates import (
 from models.metrics.client_metrics import METRICS_BY_NAME
 from silos.client_store import ClientStore
 from tasks.evaluate import OUTCOMES
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
@@ -81,6 +82,7 @@ def trained(write_silos: Any, tmp_path: Path) -> Any:
         quantity=METRICS_BY_NAME["rmse"],
         silos=silos,
         data=SimpleNamespace(same_rows=eq),
+        runner=PlainRunner(),
         store=SimpleNamespace(private=lambda folder: ClientStore(f"{folder}/private")),
     )
 
