@@ -75,17 +75,9 @@ class ClientStore:
         _mark_verified(path)
         return {client: f"{digest}/{row}" for row, client in enumerate(clients)}
 
-    def load(self, section: str, refs: Mapping[str, str], client: str) -> dict[str, np.ndarray]:
-        """Return one client's tensors, without the client axis.
-
-        Args:
-            section: The private section.
-            refs: The references of clients, as `save` returned them.
-            client: The client.
-
-        Raises:
-            UserError: If the client has no reference, or its file is missing or damaged.
-        """
+    def load(self, section: str, refs: Mapping[str, str], client: str, *kinds: StateKind) -> dict[str, np.ndarray]:
+        """Return one client's tensors, without the client axis; arguments and errors as of `load_stack`."""
+        self._refuse_kind(section, self._kind(section), kinds or STATE_KINDS)
         digest, row = self._ref(section, refs, client)
         return {name: tensor[0] for name, tensor in self._read(section, digest, [row], client).items()}
 

@@ -173,7 +173,9 @@ def _sides(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the outcomes of both methods, each (seeds, rows); None if a run has no such outcomes."""
     name = outcome or TASK_METRICS[silos.manifest.task].outcome
-    sides = [[store.load(OUTCOMES, refs, client).get(name) for store, refs in runs] for runs in (first, second)]
+    sides = [
+        [store.load(OUTCOMES, refs, client, "outcomes").get(name) for store, refs in runs] for runs in (first, second)
+    ]
     if any(of_run is None for side in sides for of_run in side):
         return None
     a, b = (np.stack([np.asarray(of_run)[:rows] for of_run in side]).astype(float) for side in sides)
@@ -198,7 +200,7 @@ def score_by_class(cohort: Cohort, kept: Outcomes) -> list[ClassCounts]:
     for stack in cohort.stacks:
         rows, correct = np.zeros(classes, np.int64), np.zeros(classes, np.int64)
         for client, labels, counted in countable_rows(cohort.silos, stack, "test", store):
-            outcome = store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool)
+            outcome = store.load(OUTCOMES, refs, client, "outcomes")[name][: len(labels)].astype(bool)
             rows += np.bincount(labels[counted], minlength=classes)
             correct += np.bincount(labels[counted & outcome], minlength=classes)
         messages.append(ClassCounts(stack.clients, torch.from_numpy(rows), torch.from_numpy(correct)))
@@ -219,7 +221,7 @@ def count_predictions(cohort: Cohort, runs: Sequence[Sequence[Outcomes]]) -> lis
         for client, labels, counted in countable_rows(cohort.silos, stack, "test", private):
             for of_method, method_runs in zip(counts, runs, strict=True):
                 for store, refs in method_runs:
-                    predicted = store.load(OUTCOMES, refs, client).get(PREDICTED)
+                    predicted = store.load(OUTCOMES, refs, client, "outcomes").get(PREDICTED)
                     if predicted is not None:  # -1 is the last column
                         np.add.at(of_method, (labels[counted], predicted[: len(labels)][counted]), 1)
         messages.append(PredictionCounts(stack.clients, torch.from_numpy(counts)))
@@ -237,7 +239,9 @@ def score_prior_shift(cohort: Cohort, kept: Outcomes) -> list[PriorShiftScores]:
     store, refs = kept
     labels, messages = open_common(cohort.silos, "test")[1], []
     for stack in cohort.stacks:
-        outcomes = [store.load(OUTCOMES, refs, client)[name][: len(labels)].astype(bool) for client in stack.clients]
+        outcomes = [
+            store.load(OUTCOMES, refs, client, "outcomes")[name][: len(labels)].astype(bool) for client in stack.clients
+        ]
         messages.append(
             PriorShiftScores(stack.clients, prior_shift_accuracies(cohort.silos, stack, outcomes, labels, store))
         )

@@ -190,6 +190,10 @@ class FolderPlane:
             return
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if self._leads_away(path):
+            raise PlaneRefusalError(
+                f"{target.parent.name}: got a link out of the folder, expected a folder. Delete it."
+            )
         if target.exists():
             raise FileExistsError(path)
         temporary = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")

@@ -39,10 +39,17 @@ def check_messages(
         DivergedError: If a number is not finite that has to be.
     """
     models = [value for value in arguments.values() if isinstance(value, Model)]
-    singles = bool(arguments.get("each"))
+    singles, answered = bool(arguments.get("each")), set[tuple[object, ...]]()
     for message in messages:
         where = f"place {place}: {step}: {type(message).__name__}"
         clients = message.clients
+        words = sorted(
+            (name, value) for name, value in vars(message).items() if isinstance(value, str)
+        )  # such as a split
+        keys = {(type(message), *words, client) for client in clients}
+        if keys & answered:
+            raise _unfit(f"{where}.clients", f"{', '.join(clients)} again", "each client in one message of a kind")
+        answered |= keys
         if len({*clients}) != len(clients) or {*clients} - {*silos.clients}:
             raise _unfit(f"{where}.clients", ", ".join(clients), "some of the clients of the request, each once")
         declared = axes_of(type(message))

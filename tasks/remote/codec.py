@@ -45,6 +45,9 @@ _OF_PROTOCOL: dict[object, tuple[type, ...]] = {
 }
 """The classes of a type that has no subclasses, because it is a protocol."""
 
+_OPENED = (ClientStore, Cohort, Silos, Stack)
+"""What a place opens by reference: with fields from a message, folders and rows would be those that the sender names."""
+
 _PROGRAMS = (ExportedNetwork, TorchModule)
 """Networks that run code from their own fields: torch would unpickle a program, and a module is built by a function."""
 
@@ -190,6 +193,11 @@ class _Encoder:
 
     def _record(self, value: object, names: Sequence[str]) -> dict[str, object]:
         kind = type(value).__name__
+        if not _is_own(type(value)):
+            raise NotPlainError(
+                f"got {shown(kind)}, expected siloflow's own class. What a plugin defines does not travel to places: leave "
+                "the plugin out, or use another runner.kind."
+            )
         try:
             return {"record": kind, "fields": {name: self.tree(getattr(value, name)) for name in names}}
         except NotPlainError as error:
@@ -430,10 +438,15 @@ def alternatives(hint: type) -> dict[str, type]:
 
 
 def _is_record(kind: type) -> bool:
-    if kind.__module__.partition(".")[0] not in _PACKAGES or issubclass(kind, _PROGRAMS):  # a plugin's does not travel
+    if not _is_own(kind) or issubclass(kind, (*_PROGRAMS, *_OPENED)):
         return False
     named_tuple = issubclass(kind, tuple) and hasattr(kind, "_fields")
     return is_dataclass(kind) or named_tuple or issubclass(kind, ClientMetric)
+
+
+def _is_own(kind: type) -> bool:
+    """Return whether a class is siloflow's own: a plugin's does not travel, whatever its name."""
+    return kind.__module__.partition(".")[0] in _PACKAGES
 
 
 def _subclasses(kind: type) -> Iterator[type]:

@@ -6,7 +6,7 @@ believes another key.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -15,6 +15,7 @@ from typing import Any
 
 from silos.errors import UserError, shown, some
 from silos.io.atomic_io import write_bytes
+from silos.io.locks import in_turn
 from silos.param_types import plain
 from tasks.places.broker import COORDINATOR, add_token, make_certificate, remove_token
 from tasks.places.envelopes import PrivateKey, PublicKey, write_secret
@@ -90,7 +91,7 @@ def invite(root: Path, place: str) -> Invitation:
     token, certificate = "", ""
     if _is_broker(address):
         token, certificate = add_token(folder / _BROKER, place), (folder / _CERTIFICATE).read_text()
-    _write(folder / _COORDINATOR, {**content, "places": {**content["places"], place: None}})
+    _change_places(root, lambda places: {**places, place: None})
     return Invitation(place, address, PrivateKey.read(folder / _KEY).public.text, certificate, token)
 
 
@@ -187,7 +188,8 @@ def accept(root: Path, place: str, fingerprint: str, wait: float = 5.0) -> Publi
             f"place {place}: got a key of another fingerprint, expected {shown(fingerprint)}. Another may have sent it: "
             "let the owner run `siloflow place join` again, and read the fingerprint aloud once more."
         )
-    _write(root / FOLDER / _COORDINATOR, {**content, "places": {**content["places"], place: key.text}})
+    text = key.text
+    _change_places(root, lambda places: {**places, place: text})
     plane.drop(found[0])
     return key
 
@@ -199,8 +201,14 @@ def revoke(root: Path, place: str) -> None:
         raise UserError(f"place {place}: got no such place, expected one of {some([*content['places']]) or 'none'}.")
     if _is_broker(content["address"]):
         remove_token(folder / _BROKER, place)
-    kept = {name: key for name, key in content["places"].items() if name != place}
-    _write(folder / _COORDINATOR, {**content, "places": kept})
+    _change_places(root, lambda places: {name: key for name, key in places.items() if name != place})
+
+
+def _change_places(root: Path, change: Callable[[dict[str, str | None]], dict[str, str | None]]) -> None:
+    """Write a coordinator's places again; other commands take their turn, so that none undoes a revocation."""
+    with in_turn(root / FOLDER / "lock"):
+        content = _coordinator(root)
+        _write(root / FOLDER / _COORDINATOR, {**content, "places": change(content["places"])})
 
 
 def places_of(root: Path) -> Mapping[str, PublicKey | None]:

@@ -32,7 +32,10 @@ KEEP_PATIENCE = 60.0
 """Seconds in which a place deletes private state; it does so another time if it is away."""
 
 _NOTICE_AFTER = 60.0  # seconds of a step, after which the user reads what is waited for
-_LOOK = 0.2  # seconds in which a place that was away answers that it is back
+_LOOK, _LONGEST_LOOK = (
+    0.2,
+    5.0,
+)  # seconds in which a place that was away answers that it is back; each look takes twice as long
 
 Ask = Callable[[str, bytes], bytes]
 """Sends a place the name of a step and its arguments, and returns the answer."""
@@ -54,7 +57,7 @@ class PlaceWorkers(Workers):
         self._sessions = self._context.__enter__()
         super().__init__(len(self._sessions), say)
         self._patience = patience
-        self._ran, self._away, self._slow = set[str](), set[str](), set[str]()
+        self._ran, self._away, self._slow = set[str](), dict[str, float](), set[str]()
 
     def run(self, task: Task[..., Returned], calls: Sequence[Call]) -> list[Returned]:
         """Run the task as `Workers.run` does; each call's cohort is of one place.
@@ -66,8 +69,9 @@ class PlaceWorkers(Workers):
         """
         cohorts = [_unwrapped(args[:1], {})[0][0] for args, _ in calls]
         wanted = {cohort.silos.only_place() for cohort in cohorts if isinstance(cohort, Cohort)}
-        if wanted & self._away and (away := sorted(wanted & self.absent())):
+        if wanted & self._away.keys() and (away := sorted(wanted & self.absent())):
             raise PlaceAwayError(away[0], self._patience)
+        _check_own(task)
         remote = copy(task)
 
         @functools.wraps(task.fn)
@@ -81,11 +85,12 @@ class PlaceWorkers(Workers):
 
     def absent(self) -> frozenset[str]:
         """Return the places that did not answer in time and still do not; each gets another look, for a moment."""
-        for place in sorted(self._away):
+        for place, look in sorted(self._away.items()):
+            self._away[place] = min(2 * look, _LONGEST_LOOK)  # a slow plane needs a longer one
             with contextlib.suppress(PlaceAwayError):
                 with contextlib.suppress(PlaceRefusedError, PlaceFailedError):  # the next step says why
-                    self._sessions[place].ask(STATUS, b"", _LOOK)
-                self._away.discard(place)
+                    self._sessions[place].ask(STATUS, b"", look)
+                del self._away[place]
                 self.say(f"place {place} answers again")
         return frozenset(self._away)
 
@@ -95,7 +100,7 @@ class PlaceWorkers(Workers):
         One that is away deletes it another time.
         """
         patience = min(KEEP_PATIENCE, self._patience)
-        for place in sorted(self._ran - self._away):
+        for place in sorted(self._ran - self._away.keys()):
             _keep_at(functools.partial(self._ask, place, patience=patience), place, private, section, refs)
 
     def close(self) -> None:
@@ -137,7 +142,7 @@ class PlaceWorkers(Workers):
         except PlaceAwayError:
             if place not in self._away:
                 self.say(f"place {place} is absent: no answer to {subject} in {patience:g} seconds")
-            self._away.add(place)
+            self._away.setdefault(place, _LOOK)
             raise PlaceAwayError(place, patience) from None
 
 
@@ -154,6 +159,7 @@ class PlaceRunner(PlainRunner):
     patience: float = 600.0
 
     def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
+        _check_own(task)
         with open_sessions(self.root) as sessions, ThreadPoolExecutor(len(sessions)) as threads:
             asks = {place: functools.partial(session.ask, wait=self.patience) for place, session in sessions.items()}
             answers = threads.map(lambda call: ask_place(asks, task.name, *call), calls)
@@ -165,6 +171,16 @@ class PlaceRunner(PlainRunner):
         with open_sessions(self.root) as sessions:
             for place, session in sessions.items():
                 _keep_at(functools.partial(session.ask, wait=patience), place, private, section, refs)
+
+
+def _check_own(task: Task[..., Any]) -> None:
+    """Raise UserError for a step of a plugin: places know theirs only, and would run another one of the same name."""
+    own = client_steps().get(task.name)
+    if own is None or inspect.unwrap(own.fn) is not inspect.unwrap(task.fn):
+        raise UserError(
+            f"step {task.name}: got one of a plugin, expected siloflow's own, because what a plugin defines does not travel "
+            "to places. Leave the plugin out, or use another runner.kind."
+        )
 
 
 def ask_place(

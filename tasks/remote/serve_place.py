@@ -1,5 +1,6 @@
 """What a place answers: its part of the data without rows, steps on its rows, and which private state to keep."""
 
+import json
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -151,9 +152,8 @@ class PlaceServer:
 
     def _keep(self, private: ClientStore, section: str, refs: tuple[str, ...]) -> str:
         """Delete the private state of a run that no reference names; RefusalError in other folders: ledgers are there."""
-        if Path(private.folder).parent.parent != self.store / OF_COORDINATOR:
+        if Path(private.folder).resolve().parent.parent != (self.store / OF_COORDINATOR).resolve():
             raise RefusalError(f"{private.folder}: got no folder of a run, expected one.")
-        check_command(self.store, "run", read_manifest(self.data).names)
         private.keep(section, refs)
         for folder in (Path(private.folder) / section, Path(private.folder)):
             with suppress(OSError):  # it is not empty, or was never made
@@ -162,8 +162,10 @@ class PlaceServer:
 
     def _take_model(self, body: bytes, place: OpenedPlace) -> str:
         """Keep a model that can be read; `siloflow place predict` opens it."""
-        check_command(self.store, "run", place.silos.clients)
         sent: SentModel = unpack(body, SentModel, place)
+        check_command(self.store, "run", sent.model.clients)
+        if not _is_json_object(sent.settings):
+            raise RefusalError(f"settings: got {shown(sent.settings, 40)}, expected an object of JSON.")
         write_bytes(self.store / OF_COORDINATOR / MODEL_FILE, body)
         return f"has {shown(sent.run)}"
 
@@ -201,6 +203,13 @@ def _check_features(arguments: Mapping[str, object], silos: Silos) -> None:
         names = list(query.layout.names) if isinstance(query, Query) and schema.features and not query.pictures else []
         if names[: len(schema.features)] != [feature.name for feature in schema.features][: len(names)]:
             raise RefusalError(f"query: got features {shown(str(names))}, expected those of these silos.")
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 def _bytes(content: bytes) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import partial
 
 from torch import Tensor
 
@@ -17,7 +18,7 @@ MOST_REPEATS = 10_000
 
 LIMITS: Mapping[str, int] = {
     **dict.fromkeys(
-        ("epochs", "head_epochs", "passes", "again", "words", "room", "iterations", "leaves"), MOST_REPEATS
+        ("epochs", "head_epochs", "passes", "again", "words", "room", "iterations", "leaves", "draws"), MOST_REPEATS
     ),
     **dict.fromkeys(("members", "depth"), param_limits.COPIES),
     "bins": MOST_BINS,
@@ -73,7 +74,9 @@ def _tensors(value: object) -> Iterator[Tensor]:
 def _parts(name: str, value: object) -> Iterator[tuple[str, object]]:
     if isinstance(value, Cohort | Silos | ClientStore):  # opened by the place itself
         return
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, partial):
+        yield from value.keywords.items()
+    elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield field.name, getattr(value, field.name)
     elif isinstance(value, Mapping):

@@ -11,7 +11,7 @@ import pytest
 
 from silos import client_store
 from silos.client_store import ClientStore
-from silos.errors import UserError
+from silos.errors import RefusalError, UserError
 
 CLIENTS = ["lyon", "oslo", "rome"]
 
@@ -65,6 +65,12 @@ def test_a_stack_may_lie_in_several_files(store):
     np.testing.assert_array_equal(
         read["weight"], np.stack([second["weight"][1], tensors(2, 1)["weight"][0], first["weight"][0]])
     )
+
+
+def test_what_was_kept_as_another_kind_is_not_loaded(store):
+    refs = store.save("weights", CLIENTS, tensors())
+    with pytest.raises(RefusalError, match="got weights that clients keep, expected outcomes"):
+        store.load("weights", refs, "oslo", "outcomes")
 
 
 def test_what_is_read_may_be_written_to(store):

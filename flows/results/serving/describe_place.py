@@ -36,7 +36,9 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
 
     def note(subject: str, fault: str) -> None:
         with log.open("a", encoding="utf-8") as file:
-            file.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S} {subject}: {fault or 'answered'}\n")
+            line = f"{subject}: {fault or 'answered'}"
+            line = "".join(sign if sign.isprintable() else "?" for sign in line)  # one line, whatever was asked
+            file.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S} {line}\n")
         if fault:
             say(f"{subject}: {fault}")
 

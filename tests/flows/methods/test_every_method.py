@@ -117,7 +117,9 @@ def test_optimisers_that_are_kept_go_on_in_a_resumed_run(page, setup, play, tmp_
     try:
         expected = play(page, setup, [1, 2, 3], **whole)
     except UserError as error:
-        if "expected plain sgd" not in str(error) and not (isinstance(error, MethodError) and "resets its" in str(error)):
+        if "expected plain sgd" not in str(error) and not (
+            isinstance(error, MethodError) and "resets its" in str(error)
+        ):
             raise
         pytest.skip("a method whose step has no such argument, or takes one optimizer only")
     save_state(tmp_path / "checkpoint", play(page, setup, [1, 2], workers=2, **half).state, 2)

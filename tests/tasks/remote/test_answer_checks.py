@@ -51,6 +51,19 @@ def lie(write_silos, separate) -> Any:
     return changed
 
 
+def test_a_client_counts_once_in_what_a_place_answers(write_silos, separate):
+    apart = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]])
+    args, options = calls(apart.listed, ClientStore("/x/private/all/a/run"))[0]
+    options = {**options, "keep": None}
+
+    def twice(step: str, content: bytes) -> bytes:
+        messages = ask_place({"a": apart.ask("a")}, step, args, options)
+        return answer(lambda: messages * 2)
+
+    with pytest.raises(UserError, match=r"Update\.clients: got lyon, oslo again, expected each client in one message"):
+        ask_place({"a": twice}, "local_train", args, options)
+
+
 def of_first(change):
     """Change the first tensor of a mapping."""
     return lambda weights: {**weights, next(iter(weights)): change(next(iter(weights.values())))}

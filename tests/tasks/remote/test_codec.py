@@ -140,6 +140,11 @@ WRONG = {
     "a path": ({"map": [["private", {"store": ["..", "etc"]}]]}, "expected plain names of folders"),
     "an absolute path": ({"map": [["private", {"store": ["/etc"]}]]}, "expected plain names of folders"),
     "a deep path, above which no owner's file is found": ({"map": [["private", {"store": ["a"] * 3}]]}, "private: got"),
+    "a store made of its fields": (
+        {"map": [["private", {"record": "ClientStore", "fields": {"folder": "/etc"}}]]},
+        "expected ClientStore",
+    ),
+    "a cohort made of its fields": ({"map": [["cohort", {"record": "Cohort", "fields": {}}]]}, "expected Cohort"),
     "a missing tensor": ({"map": [["model", {"tensor": "7"}]]}, "expected Model"),
     "a literal of another": ({"map": [["anchor", {"map": [["w", 1]]}]]}, "anchor"),
     "no mapping": ({"list": []}, "arguments: got"),

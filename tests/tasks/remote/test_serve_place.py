@@ -3,6 +3,7 @@
 import shutil
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,9 +28,12 @@ from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import read_manifest
 from silos.storage.places import part_digest
 from tasks.evaluate import sum_targets
+from tasks.execution import prefect_tasks
 from tasks.execution.task_runner import PlainRunner, PrefectRunner, map_clients
 from tasks.local_train import local_train
+from tasks.messages.round_messages import Update
 from tasks.places.envelopes import Header
+from tasks.regroup import report_descriptor
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack, unpack
 from tasks.remote.enrolment import open_sessions
@@ -209,6 +213,7 @@ def test_a_diagnosis_of_other_features_or_scaled_rows_is_refused(write_silos, se
             "batch: got 1,000,000,000, expected at most 10,000",
         ),
         ({"keep": None, "passes": [{"passes": 10**6}]}, "passes: got 1,000,000"),
+        ({"evidence": partial(report_descriptor, classes=10**8)}, "classes: got 100,000,000"),
         ({"free": 100}, "weights: got .* for the clients of one stack, expected at most"),
     ],
 )
@@ -296,6 +301,34 @@ def test_a_place_keeps_a_model_that_it_can_read_and_no_other(federation):
     assert (place.store / OF_COORDINATOR / MODEL_FILE).exists()
     with pytest.raises(UserError, match="place c: got data of this place, which has not joined"):
         send_to_places(root, {"c": sent})
+
+
+def test_a_silo_that_does_not_train_lets_others_keep_their_state_and_predict(federation):
+    root, apart = federation
+    place = apart.places["a"]
+    file = place.store / OWNER_FILE
+    file.write_text(file.read_text().replace("silos: {}", "silos: {oslo: {commands: [diagnose]}}"))
+    private = ClientStore("/x/private/all/set/run")
+    network = MLP(5, (), 3)
+    model = Model(network, network.init(server_stream(0, 0, "init")))
+    sent = SentModel("a run", "fedavg", "{}", "3", "runs/set/run", NO_STANDARDIZATION, model, private)
+    assert send_to_places(root, {"a": sent})[0]["answer"] == "has runs/set/run"
+    own = replace(sent, model=replace(model, personal=ClientStateRefs("own", {"oslo": "ab/0"}), clients=("oslo",)))
+    for wrong, why in ((own, "client oslo: got run"), (replace(sent, settings="["), "settings: got \\[")):
+        with pytest.raises(UserError, match=why):
+            send_to_places(root, {"a": wrong})
+    with open_sessions(root) as sessions:
+        body = pack({"private": private, "section": "own", "refs": ()})
+        assert read_answer(sessions["a"].ask(KEEP, body, 30), str, "a") == ""
+
+
+def test_a_step_of_a_plugin_is_not_mistaken_for_one_of_a_place(federation):
+    def local_train(cohort: Cohort) -> list[Update]:
+        return []
+
+    root, apart = federation
+    with pytest.raises(UserError, match="step local_train: got one of a plugin, expected siloflow's own"):
+        PlaceRunner(root=root).map_cohorts(prefect_tasks.step(local_train), [((apart.listed,), {})])
 
 
 def test_machines_that_differ_are_named(federation):
