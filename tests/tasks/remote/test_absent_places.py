@@ -21,6 +21,7 @@ from tasks.execution import task_runner
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.local_train import local_train
 from tasks.places.sessions import PlaceAwayError
+from tasks.remote import place_workers
 from tasks.remote.gather_parts import write_listing
 from tasks.remote.place_workers import PlaceWorkers
 from tests.tasks.remote.conftest import calls
@@ -115,6 +116,7 @@ def test_a_round_with_too_few_clients_waits_for_the_place_and_names_it(
 
 def test_a_place_that_does_not_answer_is_absent_until_it_is_back(federation, prefect, monkeypatch):
     monkeypatch.setattr(task_runner, "WAIT_PAUSE", 0.05)
+    monkeypatch.setattr(place_workers, "_LONGEST_LOOK", 0.2)
     root, apart = federation
     write_listing(root, root / "data" / "all", "all", {}, root / "no")
     silos, lines = Silos.open(root / "data" / "all", "version"), []
