@@ -25,7 +25,7 @@ def test_counts_are_sums_over_clients_without_padding_and_without_those_of_few_r
     silos = write_silos(dict.fromkeys(LABELS, 2), validation=0, test=12, rows_of=rows_of)
     store = ClientStore(str(tmp_path / "own"))
     kept = np.array([[*RIGHT[client], 1, 1] for client in ("b", "a", "few")], np.uint8)  # two of padding
-    refs = store.save(OUTCOMES, ["b", "a", "few"], {"correct": kept})
+    refs = store.save(OUTCOMES, ["b", "a", "few"], {"correct": kept}, "outcomes")
     found = count_correct_by_class(PlainRunner(workers), silos, (store, refs))
     assert found == {"0": [3, 6], "1": [3, 6], "2": [9, 12]}
 
@@ -43,13 +43,15 @@ def test_predictions_are_counted_by_class_over_clients_with_enough_rows_and_over
         for seed in range(seeds):
             predicted = rng.integers(-1, 3, (3, 14)).astype(np.int32)  # two of padding
             store = ClientStore(str(tmp_path / f"{method}{seed}"))
-            refs = store.save(OUTCOMES, ["b", "a", "few"], {"predicted": predicted})
+            refs = store.save(OUTCOMES, ["b", "a", "few"], {"predicted": predicted}, "outcomes")
             runs[-1].append((store, refs))
             for of_client, client in zip(predicted, ("b", "a"), strict=False):
                 for label, code in zip(LABELS[client], of_client, strict=False):
                     expected[method, label, code if code >= 0 else 3] += 1
     earlier = ClientStore(str(tmp_path / "earlier"))
-    runs.append([(earlier, earlier.save(OUTCOMES, ["b", "a", "few"], {"correct": np.ones((3, 14), np.uint8)}))])
+    runs.append(
+        [(earlier, earlier.save(OUTCOMES, ["b", "a", "few"], {"correct": np.ones((3, 14), np.uint8)}, "outcomes"))]
+    )
     found = predictions_by_class(PlainRunner(workers), silos, runs)
     assert (found[:2] == expected).all()
     assert not found[2].any()
@@ -92,7 +94,7 @@ def test_common_rows_count_once_for_every_client_also_in_small_classes_since_no_
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / OWNER_FILE).write_text(f"least_rows: {least}\n")
     right = np.random.default_rng(0).integers(0, 2, (2, 12)).astype(np.uint8)
-    refs = store.save(OUTCOMES, ["a", "b"], {"correct": right})
+    refs = store.save(OUTCOMES, ["a", "b"], {"correct": right}, "outcomes")
     labels = open_common(silos, "test")[1]
     by_hand = {str(c): [int(right[:, labels == c].sum()), 2 * int((labels == c).sum())] for c in range(3)}
     assert count_correct_by_class(PlainRunner(1), silos, (store, refs)) == by_hand

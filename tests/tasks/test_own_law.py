@@ -22,6 +22,6 @@ def test_a_class_counts_as_the_client_trains_on_it(workers, write_silos, tmp_pat
 
     silos = write_silos(dict.fromkeys(TRAIN, 12), validation=0, test=2, common=["test"], rows_of=rows_of)
     store = ClientStore(str(tmp_path / "own"))
-    refs = store.save(OUTCOMES, list(TRAIN), {"correct": np.array([[*RIGHT, 1, 1]] * len(TRAIN), np.uint8)})
+    refs = store.save(OUTCOMES, list(TRAIN), {"correct": np.array([[*RIGHT, 1, 1]] * len(TRAIN), np.uint8)}, "outcomes")
     found = prior_shift_by_client(PlainRunner(workers), silos, (store, refs))
     assert found == {"a": pytest.approx(5 / 6), "b": pytest.approx((5 / 6 + 2 * 1 / 2) / 3)}

@@ -31,7 +31,7 @@ def kept(write_silos, tmp_path):
             right = rng.integers(0, 2, (3, TEST + 3)).astype(np.uint8)
             right[:, TEST:] = 9  # padding must not be read
             store = ClientStore(str(tmp_path / f"{method}{seed}"))
-            refs = store.save(OUTCOMES, ["b", "a", "c"], {"correct": right})
+            refs = store.save(OUTCOMES, ["b", "a", "c"], {"correct": right}, "outcomes")
             runs.setdefault(method, []).append((store, refs))
             for at, client in enumerate(["b", "a", "c"]):
                 tables.setdefault((method, client), []).append(right[at, :TEST].astype(float))
@@ -109,7 +109,9 @@ def test_the_method_that_is_right_where_the_other_is_wrong_is_the_better_by_that
     runs = {}
     for method, right in (("first", [0] + [1] * 39), ("second", [0] * 40)):
         store = ClientStore(str(tmp_path / method))
-        runs[method] = [(store, store.save(OUTCOMES, ["a", "b"], {"correct": np.array([right] * 2, np.uint8)}))] * 2
+        runs[method] = [
+            (store, store.save(OUTCOMES, ["a", "b"], {"correct": np.array([right] * 2, np.uint8)}, "outcomes"))
+        ] * 2
     for method, other, sign in (("first", "second", 1), ("second", "first", -1)):
         found = difference(list(strata(silos, runs[method], runs[other], classes).values()))
         chosen = [own_labels(silos, c) == 1 if classes else np.ones(40, bool) for c in ("a", "b")]
@@ -160,7 +162,9 @@ def test_on_common_rows_a_rows_difference_is_its_mean_over_clients(task, tmp_pat
     sides = []
     for side, of_side in enumerate(tables):
         stores = [ClientStore(str(tmp_path / f"{side}{seed}")) for seed in range(2)]
-        sides.append([(s, s.save(OUTCOMES, clients, {name: t})) for s, t in zip(stores, of_side, strict=True)])
+        sides.append(
+            [(s, s.save(OUTCOMES, clients, {name: t}, "outcomes")) for s, t in zip(stores, of_side, strict=True)]
+        )
     d = np.stack([a.astype(float) - b.astype(float) for a, b in zip(*tables, strict=True)]).mean(1)
     quantity = TASK_METRICS[task]
     if task == "regression":  # to units of rmse
@@ -179,7 +183,10 @@ def test_on_common_rows_each_client_also_has_a_difference_of_its_own(tmp_path):
     tables = rng.integers(0, 2, (2, 3, 40, rows)).astype(np.uint8)
     stores = [[ClientStore(str(tmp_path / f"{side}{seed}")) for seed in range(3)] for side in range(2)]
     sides = [
-        [(store, store.save(OUTCOMES, clients, {"correct": table})) for store, table in zip(*side, strict=True)]
+        [
+            (store, store.save(OUTCOMES, clients, {"correct": table}, "outcomes"))
+            for store, table in zip(*side, strict=True)
+        ]
         for side in zip(stores, tables, strict=True)
     ]
     found = client_strata(PlainRunner(2), silos, *sides, TASK_METRICS["classification"])
@@ -207,7 +214,7 @@ def test_a_single_row_of_a_class_decides_no_difference_in_a_metric_by_class(tmp_
     sides = []
     for side in range(2):
         store = ClientStore(str(tmp_path / f"side{side}"))
-        refs = store.save(OUTCOMES, list(labels), {metric.outcome: rng.normal(size=(3, 30))})
+        refs = store.save(OUTCOMES, list(labels), {metric.outcome: rng.normal(size=(3, 30))}, "outcomes")
         sides.append([(store, refs)])
     assert set(client_strata(PlainRunner(), silos, *sides, metric)) == {"few", "many"}
     assert list(client_strata(PlainRunner(), silos, *sides, metric, least_of_class=10)) == ["many"]
@@ -237,7 +244,7 @@ def errors(write_silos, tmp_path):
     sides = [[ClientStore(str(tmp_path / f"{side}{seed}")) for seed in range(3)] for side in range(2)]
     runs = [
         [
-            (store, store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": table}))
+            (store, store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": table}, "outcomes"))
             for store, table in zip(*of, strict=True)
         ]
         for of in zip(sides, tables, strict=True)
@@ -267,7 +274,10 @@ def test_a_clients_difference_of_rmse_is_that_of_its_own_rmse(errors):
 def test_a_difference_of_rmse_is_unknown_if_a_run_diverged_and_zero_if_both_are_right(errors):
     silos, runs, _ = errors
     store, _ = runs[0][1]
-    runs[0][1] = (store, store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": np.full((3, TEST), np.inf)}))
+    runs[0][1] = (
+        store,
+        store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": np.full((3, TEST), np.inf)}, "outcomes"),
+    )
     assert np.isnan(compare_pairs(PlainRunner(), silos, *runs, RMSE).mean)
-    right = (store, store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": np.zeros((3, TEST))}))
+    right = (store, store.save(OUTCOMES, ["a", "b", "c"], {"squared_error": np.zeros((3, TEST))}, "outcomes"))
     assert compare_pairs(PlainRunner(), silos, [right], [right], RMSE).mean == 0.0

@@ -153,7 +153,7 @@ def test_of_noise_no_method_is_better_whatever_the_metric(metric, named, open_la
             for client, ref in refs.items():
                 kept = store.load(OUTCOMES, {client: ref}, client)
                 moved = {name: rng.permutation(values)[None] for name, values in kept.items()}
-                hashes |= other.save(OUTCOMES, [client], moved)
+                hashes |= other.save(OUTCOMES, [client], moved, "outcomes")
             runs[method] = [(other, hashes)]
         answer = against_baseline(project, found, runs, tuned=True)
     assert [pair["method"] for pair in answer["paired"]] == ["fedavg", "local_only"]
@@ -177,7 +177,7 @@ def right_on(project, folder, right):
     store, refs = ClientStore(str(folder)), {}
     for client in project.silos.federated().clients:
         outcome = np.array([right(client, y) for y in LABELS[client][1]], np.uint8)
-        refs |= store.save(OUTCOMES, [client], {"correct": outcome[None]})
+        refs |= store.save(OUTCOMES, [client], {"correct": outcome[None]}, "outcomes")
     return store, refs
 
 

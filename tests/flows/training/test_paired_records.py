@@ -163,7 +163,8 @@ def test_a_pair_is_measured_on_the_seeds_that_both_methods_finished_on_every_par
             folder = tmp_path / "runs" / f"partition{index}-{method}-seed{seed}"
             right = np.full((2, 6), method == "fedprox", np.uint8)
             write_json(
-                folder / "outcomes.json", project.store.private(folder).save(OUTCOMES, ["a", "b"], {"correct": right})
+                folder / "outcomes.json",
+                project.store.private(folder).save(OUTCOMES, ["a", "b"], {"correct": right}, "outcomes"),
             )
             results[method, seed] = {"folder": str(folder.relative_to(tmp_path))}
         drawn.append((dict.fromkeys(("fedavg", "fedprox"), project), results))

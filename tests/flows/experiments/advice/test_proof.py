@@ -135,7 +135,7 @@ def test_the_cost_of_a_run_is_the_mean_over_seeds_of_the_bytes_of_one_silo(tmp_p
         for name, up in (("one", 1000), ("two", 2000))
     ]
     correct = np.ones((len(SILOS), 4), np.uint8)
-    stores["one"].save(OUTCOMES, SILOS, {"correct": correct})
+    stores["one"].save(OUTCOMES, SILOS, {"correct": correct}, "outcomes")
     assert _cost(project, runs) == Cost(300.0, 900.0, 15.0, keeps_state=False)
     stores["two"].save("personal", SILOS, {"w": correct})
     assert _cost(project, runs).keeps_state
@@ -187,7 +187,7 @@ def outcomes(folder, right, silos=SILOS, rows=ROWS):
     """Store outcomes of which the first `right` rows of each silo are correct."""
     store = ClientStore(str(folder))
     correct = (np.arange(rows) < np.array([[right[silo]] for silo in silos])).astype(np.uint8)
-    return store, store.save(OUTCOMES, silos, {"correct": correct})
+    return store, store.save(OUTCOMES, silos, {"correct": correct}, "outcomes")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_silos_lose_by_errors_that_grow(write_silos, tmp_path):
     factors = np.array([[3.0], *[[0.3]] * 4])
     stores = {name: ClientStore(str(tmp_path / name)) for name in ("shared", "alone")}
     runs = [
-        (stores[name], stores[name].save(OUTCOMES, SILOS, {"squared_error": table}))
+        (stores[name], stores[name].save(OUTCOMES, SILOS, {"squared_error": table}, "outcomes"))
         for name, table in (("shared", factors * errors), ("alone", errors))
     ]
     assert losing_silos(project_of(silos, "regression"), *runs) == ["a"]
@@ -300,7 +300,9 @@ def test_silos_that_train_alone_in_both_have_no_variance_and_hide_none(write_sil
         rng = np.random.default_rng([seed, len(name)])
         right = {silo: rng.integers(0, 2, (1, count), np.uint8) for silo, count in rows.items()}
         return store, {
-            silo: ref for silo in SILOS for silo, ref in store.save(OUTCOMES, [silo], {"correct": right[silo]}).items()
+            silo: ref
+            for silo in SILOS
+            for silo, ref in store.save(OUTCOMES, [silo], {"correct": right[silo]}, "outcomes").items()
         }
 
     runs = {name: [run_of(name, seed) for seed in range(3)] for name in (SHARED, ALONE, "without")}

@@ -196,7 +196,7 @@ def test_rows_of_a_class_are_counted_once_for_all_seeds_and_for_all_clients_that
     store = ClientStore(str(tmp_path / "private" / "run"))
     own = {"correct": np.ones((2, 48 if common else 24), np.uint8)}
     own["predicted"] = np.ones(own["correct"].shape, np.int64)
-    write_json(tmp_path / "runs" / "run" / "outcomes.json", store.save(OUTCOMES, ["a", "b"], own))
+    write_json(tmp_path / "runs" / "run" / "outcomes.json", store.save(OUTCOMES, ["a", "b"], own, "outcomes"))
     project = SimpleNamespace(
         root=tmp_path,
         scored=silos,
@@ -226,7 +226,7 @@ def test_the_mean_gain_on_rows_that_all_clients_share_has_the_interval_of_single
     for method, of_method in zip(("local_only", "fedavg"), right, strict=True):
         folder = tmp_path / "runs" / method
         stores[folder] = ClientStore(str(tmp_path / "private" / method))
-        refs = stores[folder].save(OUTCOMES, list("abc"), {"correct": np.tile(of_method, (3, 1))})
+        refs = stores[folder].save(OUTCOMES, list("abc"), {"correct": np.tile(of_method, (3, 1))}, "outcomes")
         write_json(folder / "outcomes.json", refs)
         scores = [{"client": client, "accuracy": float(of_method.mean())} for client in "abc"]
         runs[method, 0] = {"folder": f"runs/{method}", "metrics": {"accuracy/by_client": scores}}

@@ -60,7 +60,14 @@ def test_a_row_that_all_clients_share_has_its_mean_difference_over_all_clients_a
     common, sides = silos.common("test"), []
     for name, right in (("first", [1, 1, 0]), ("second", [0, 0, 0])):
         store = ClientStore(str(tmp_path / name))
-        sides.append([(store, store.save(OUTCOMES, clients, {"correct": np.repeat(right, common).reshape(3, common)}))])
+        sides.append(
+            [
+                (
+                    store,
+                    store.save(OUTCOMES, clients, {"correct": np.repeat(right, common).reshape(3, common)}, "outcomes"),
+                )
+            ]
+        )
     (stratum,) = strata_of_pairs(PlainRunner(), silos, *sides, ACCURACY)
     assert common >= 12
     assert stratum.rows == (common // 4 if unit else common)
@@ -101,7 +108,9 @@ def test_a_client_of_few_different_rows_has_no_accuracy_at_its_own_class_shares(
     silos = written(tmp_path, {"kind": "npz", "path": "own.npz"}, x=x, y=np.arange(120) % 2, client=clients)
     store = ClientStore(str(tmp_path / "run"))
     labels = open_common(silos, "test")[1]
-    refs = store.save(OUTCOMES, ["a", "b", "few"], {"correct": np.stack([labels == 0, labels >= 0, labels >= 0])})
+    refs = store.save(
+        OUTCOMES, ["a", "b", "few"], {"correct": np.stack([labels == 0, labels >= 0, labels >= 0])}, "outcomes"
+    )
     found = prior_shift_by_client(PlainRunner(), silos, (store, refs))
     assert found == {"a": pytest.approx(0.5, abs=0.15), "b": 1.0}
 

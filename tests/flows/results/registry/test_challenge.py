@@ -89,7 +89,7 @@ def trained(write_silos: Any, tmp_path: Path) -> Any:
     def run(name: str, errors: np.ndarray, sent: int = 1, clients: Sequence[str] = CLIENTS) -> str:
         folder = tmp_path / "runs" / "first" / name
         table = errors.astype(np.float64)
-        hashes = project.store.private(folder).save(OUTCOMES, list(clients), {"squared_error": table})
+        hashes = project.store.private(folder).save(OUTCOMES, list(clients), {"squared_error": table}, "outcomes")
         metrics = {"rmse/pooled": float(np.sqrt(table.mean()))}
         result = {
             "task": "regression",
