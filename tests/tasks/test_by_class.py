@@ -77,7 +77,10 @@ def test_a_stricter_policy_holds_for_each_class_of_the_client(least, counted, wr
     silos = write_silos({"a": 2, "b": 2}, validation=0, test=52, rows_of=rows_of)
     store = ClientStore(str(tmp_path / "own"))
     refs = store.save(
-        OUTCOMES, ["a", "b"], {"correct": np.ones((2, 52), np.uint8), "predicted": np.zeros((2, 52), np.int32)}
+        OUTCOMES,
+        ["a", "b"],
+        {"correct": np.ones((2, 52), np.uint8), "predicted": np.zeros((2, 52), np.int32)},
+        "outcomes",
     )
     (tmp_path / "own" / OWNER_FILE).write_text(f"silos: {{b: {{least_rows: {least}}}}}\n")
     rows = np.bincount(labels) + np.bincount(labels[np.isin(labels, counted)], minlength=3)

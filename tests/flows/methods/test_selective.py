@@ -289,6 +289,7 @@ def test_a_model_of_no_numbers_stands_alone_and_is_flagged(setup, play):
         "weights",
         ("c",),
         {n: np.full((1, *w.shape[1:]), np.nan, np.float32) for n, w in played.state.tensors["weights"].items()},
+        "sendable",
     )
     state = page.init(setup).with_private("weights", spoilt)
     round = played.rounds[0]
