@@ -22,7 +22,7 @@ NONE, FEATURE, LABEL, CONCEPT = (
 )
 LOOKS = {
     "guarded": (guarded_tests.count_evidence, LEAST_ROWS),
-    "moments": (wald_tests.moment_evidence, wald_tests.LEAST_ROWS),
+    "moments": (wald_tests.moment_evidence, wald_tests.LEAST_WALD_ROWS),
 }
 few = settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 

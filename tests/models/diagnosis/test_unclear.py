@@ -47,13 +47,15 @@ def test_the_reason_is_named_whoever_comes_first(first, second, why, tell):
 def test_a_class_of_ten_rows_on_both_sides_is_reported_by_both_and_too_rough_for_moments(count, why, tell):
     """The other rows are of a class that only one of the two has."""
     sides = [(rows(side, 150)[0], np.repeat([0, 1 + side], [count, 150 - count])) for side in (0, 1)]
-    found = tell(sides, classes=3).between(collect_evidence=wald_tests.moment_evidence, min_rows=wald_tests.LEAST_ROWS)
+    found = tell(sides, classes=3).between(
+        collect_evidence=wald_tests.moment_evidence, min_rows=wald_tests.LEAST_WALD_ROWS
+    )
     assert REASONS[found.why[0]] == why
 
 
 def test_moments_say_that_a_class_has_too_few_rows_for_them(tell):
     told = tell([rows(0, 150), rows(1, 150)])
-    found = told.between(collect_evidence=wald_tests.moment_evidence, min_rows=wald_tests.LEAST_ROWS)
+    found = told.between(collect_evidence=wald_tests.moment_evidence, min_rows=wald_tests.LEAST_WALD_ROWS)
     assert found.verdicts.undetermined.tolist() == [True]
     assert REASONS[found.why[0]] == "rough"
     assert not told.between().verdicts.undetermined.any()
