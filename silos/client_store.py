@@ -21,7 +21,8 @@ StateKind = Literal["weights", "sendable", "optimiser", "variates", "duals", "si
 
 STATE_KINDS: tuple[StateKind, ...] = get_args(StateKind)
 OF_COORDINATOR = "of-coordinator"
-"""Below a place's store, the folder of what its silos keep of the coordinator's runs; its own runs lie beside it."""
+"""Below a place's store, the folder of what its silos keep of the coordinator's runs; its own runs lie above it."""
+
 
 _KINDS = ".kinds"  # the folder with the kind of each section
 _KEYED = "k"  # the first letter of a keyed hash

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from flows.cli.command_session import Json, Session
+from flows.cli.serving_commands import KeptColumns, LabelsFile, RowsFile, RowsOf, SkipBadRows, print_predict
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
@@ -258,21 +259,11 @@ def print_sent(answer: "PlaceModels", console: "PlainConsole") -> None:
 
 @places.command()
 def predict(
-    input: Annotated[
-        str, typer.Argument(help="A file of rows as data.source reads them: .csv, .csv.gz, .parquet or .npz.")
-    ],
-    output: Annotated[str, typer.Option(metavar="FILE", help="The .csv or .parquet file to write.")],
-    client: Annotated[
-        str | None,
-        typer.Option(help="The client whose rows they are; by default each row's own, if the file names it."),
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Copy a column to the output; those that are no features always are."),
-    ] = None,
-    skip_bad_rows: Annotated[
-        bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be predicted, and list them.")
-    ] = False,
+    input: RowsFile,
+    output: LabelsFile,
+    client: RowsOf = None,
+    keep: KeptColumns = None,
+    skip_bad_rows: SkipBadRows = False,
     json: Json = False,
 ) -> None:
     """Predict the rows of a file at this place, by the model that the coordinator sent. Nothing leaves the place.
@@ -281,7 +272,6 @@ def predict(
     """
     with Session(json) as session:
         project = session.open_project(None)
-        from flows.cli.serving_commands import print_predict
         from flows.results.serving.place_models import predict_at_place
 
         answer = predict_at_place(project, input, output, client, keep or (), skip_bad_rows)

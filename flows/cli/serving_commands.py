@@ -27,6 +27,21 @@ WithData = Annotated[
 _WHICH = "The champion, or a finished run: its folder under runs/, or the end of its name."
 ModelArgument = Annotated[str, typer.Argument(metavar="[champion|RUN]", help=_WHICH)]
 
+RowsFile = Annotated[
+    str, typer.Argument(help="A file of rows as data.source reads them: .csv, .csv.gz, .parquet or .npz.")
+]
+LabelsFile = Annotated[str, typer.Option(metavar="FILE", help="The .csv or .parquet file to write.")]
+RowsOf = Annotated[
+    str | None, typer.Option(help="The client whose rows they are; by default each row's own, if the file names it.")
+]
+KeptColumns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COLUMN", help="Copy a column to the output; those that are no features always are."),
+]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be predicted, and list them.")
+]
+
 commands = typer.Typer()
 
 
@@ -229,22 +244,12 @@ def print_watch(answer: "WatchAnswer", console: "PlainConsole") -> None:
 
 @commands.command()
 def predict(
-    input: Annotated[
-        str, typer.Argument(help="A file of rows as data.source reads them: .csv, .csv.gz, .parquet or .npz.")
-    ],
-    output: Annotated[str, typer.Option(metavar="FILE", help="The .csv or .parquet file to write.")],
-    client: Annotated[
-        str | None,
-        typer.Option(help="The client whose rows they are; by default each row's own, if the file names it."),
-    ] = None,
+    input: RowsFile,
+    output: LabelsFile,
+    client: RowsOf = None,
     model: Annotated[str, typer.Option("--model", metavar="champion|RUN", help=_WHICH)] = "champion",
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN", help="Copy a column to the output; those that are no features always are."),
-    ] = None,
-    skip_bad_rows: Annotated[
-        bool, typer.Option("--skip-bad-rows", help="Leave out rows that cannot be predicted, and list them.")
-    ] = False,
+    keep: KeptColumns = None,
+    skip_bad_rows: SkipBadRows = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:

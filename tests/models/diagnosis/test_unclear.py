@@ -54,8 +54,8 @@ def test_a_class_of_ten_rows_on_both_sides_is_reported_by_both_and_too_rough_for
 
 
 def test_moments_say_that_a_class_has_too_few_rows_for_them(tell):
-    told = tell([rows(0, 150), rows(1, 150)])
-    found = told.between(collect_evidence=wald_tests.moment_evidence, min_rows=wald_tests.LEAST_WALD_ROWS)
+    reported = tell([rows(0, 150), rows(1, 150)])
+    found = reported.between(collect_evidence=wald_tests.moment_evidence, min_rows=wald_tests.LEAST_WALD_ROWS)
     assert found.verdicts.undetermined.tolist() == [True]
     assert REASONS[found.why[0]] == "rough"
-    assert not told.between().verdicts.undetermined.any()
+    assert not reported.between().verdicts.undetermined.any()
