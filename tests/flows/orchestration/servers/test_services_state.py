@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -150,6 +151,10 @@ def test_the_memory_of_a_service_is_that_of_all_processes_below_it(state, tmp_pa
     )
     process, at_the_end = psutil.Process(shell.pid), psutil.Process(int(shell.stdout.readline()))
     family = [process, *process.children(), at_the_end]
+    until = time.monotonic() + 30
+    while at_the_end.name() != "sleep" or any(each.status() != psutil.STATUS_SLEEPING for each in family):
+        assert time.monotonic() < until  # before that, a fork that becomes another program has other memory
+        time.sleep(0.01)
     try:
         state(worker=(shell.pid, process.create_time()))
         worker = services.describe(tmp_path)["services"][2]
