@@ -1,5 +1,7 @@
 """Cohorts: references to clients' rows on disk, which travel to tasks, and the stacks that are loaded from them."""
 
+import hashlib
+import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -134,6 +136,11 @@ class Silos:
         position = self.index(client)
         indices = self._table_indices if self.pooled else self._table_indices[[position]]
         return [self._table[index] for index in indices.tolist()]
+
+    @property
+    def partition(self) -> str:
+        """Return a hash of the rows of all silos, also of those that are not selected."""
+        return hashlib.sha256(json.dumps(sorted(self.hashes.items())).encode()).hexdigest()[:32]
 
     def select(self, clients: Sequence[str]) -> "Silos":
         """Return these clients only, in this order."""

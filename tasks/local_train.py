@@ -21,6 +21,7 @@ from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.prefect_tasks import step
 from tasks.messages.round_messages import SentTrees, Update, Updated
+from tasks.private_training import train_with_noise
 
 _SMALL = 4096  # up to so many values per client, one product is cheaper than adding client by client
 
@@ -75,8 +76,14 @@ def local_train(
         streams = load_streams(stack, seed, round, "local_train", device)
         centre = None if anchor is None else broadcast_weights({n: t.to(device) for n, t in anchor.items()}, stack.size)
         state = None if optimiser is None else load_client_state(optimiser, stack, private, device, "optimiser")
-        trained = train(model.network, weights, context, rows, training, streams, proximal, centre, state)
-        update = build_update(stack, model, trained, rows, private, shares, each)
+        if training.privacy is None:
+            trained = train(model.network, weights, context, rows, training, streams, proximal, centre, state)
+        else:
+            received = (model.network, weights, context, training)
+            trained = train_with_noise(cohort.silos, stack, rows, *received, private, proximal, centre, state)
+        # noisy steps have a divisor that depends on no row, and so have their means
+        equal = dict.fromkeys(stack.clients, 1.0) if training.privacy and shares is None else shares
+        update = build_update(stack, model, trained, rows, private, equal, each)
         # a sum over the stack would mix clusters, which are not formed yet
         if keep is not None:
             update = replace(update, sums={}, each={})

@@ -34,6 +34,8 @@ if TYPE_CHECKING:  # these modules import torch, and the command line needs the 
     from tasks.messages.round_messages import Gradients, Update
 
 
+PrivateTraining = Literal["noise", "kept"] | None
+
 _COLUMNS = {"round", "client", "dropped", "role"}  # columns of clients.csv, besides those of each split
 
 
@@ -63,7 +65,9 @@ class RoundReport:
 
     @classmethod
     def from_updates(cls, updates: "Sequence[Update] | Sequence[Gradients]") -> "RoundReport":
-        """Report each client's training loss, and the mean of the losses weighted by rows."""
+        """Report each client's training loss, and the mean of the losses weighted by rows; nothing if they are withheld."""
+        if any(not len(u.loss) for u in updates):
+            return cls()
         losses = {c: v for u in updates for c, v in zip(u.clients, u.loss.tolist(), strict=True)}
         rows = sum(int(u.rows.sum()) for u in updates)
         mean = sum(float((u.loss.double() * u.rows).sum()) for u in updates) / max(rows, 1)
@@ -95,6 +99,16 @@ class Method(BaseModel, ABC):
     """Whether `aggregation` of params.yaml applies: False if clients send sums or more than weights."""
     pools_rows: ClassVar[bool] = False
     """Whether it trains on the rows of several clients together, which rows at several places do not allow."""
+
+    private_training: ClassVar[PrivateTraining] = None
+    """How the method keeps the guarantee of training.privacy, in its own class body, since a subclass may send more.
+
+    "noise": clients send noisy weights only. "kept": clients also train weights without noise that they keep, and whose
+    losses and scores have no guarantee. None: the method is refused.
+    """
+
+    spends_privacy: ClassVar[bool] = True
+    """Whether clients send noisy weights, which cost their budgets; False if all trained weights stay with them."""
 
     is_bound: ClassVar[bool] = False
     """Whether the method is only a bound for others, as it uses what no server may see: it is no candidate for use."""
@@ -266,6 +280,12 @@ def start_method(method: Method, setup: "TrainingSetup") -> "ServerState":
         raise UserError(
             f"params.yaml: model.members: got {len(setup.network.single_networks)}, expected 1, since this method "
             f"wraps a single network. Set model.members to 1, or use one of {others}."
+        )
+    if setup.training.privacy and not vars(type(method)).get("private_training"):
+        others = ", ".join(name for name in method_names() if vars(find_method(name)).get("private_training"))
+        raise UserError(
+            f"params.yaml: training.privacy.epsilon: got a number, expected null, since what clients of this method send of "
+            f"their rows has no noise. Use one of {others}, or set it to null."
         )
     if setup.aggregation.is_robust and not method.takes_aggregation:
         others = ", ".join(name for name in method_names() if find_method(name).takes_aggregation)

@@ -5,9 +5,9 @@ repeat: each client k trains w_k from w for E local epochs
         w <- sum_k n_k w_k / sum_k n_k
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
-from flows.methods.base import Method, RoundReport
+from flows.methods.base import Method, PrivateTraining, RoundReport
 from flows.methods.round_context import RoundContext, TrainingSetup
 from models.client_model import Model
 from models.server_state import ServerState
@@ -36,6 +36,8 @@ def fedavg_round(
 
 class FedAvg(Method):
     """FedAvg has no options."""
+
+    private_training: ClassVar[PrivateTraining] = "noise"
 
     def init(self, setup: TrainingSetup) -> ServerState:
         """Initialize the weights; they are the same for every method of a seed."""

@@ -27,6 +27,7 @@ from tasks.local_train import local_train
 class FedOpt(fedavg.FedAvg):
     """`sgd` with rate 1 is FedAvg. Tensors that are not learned, such as running statistics, are averaged."""
 
+    private_training = "noise"
     tuned = axes(rate=(0.01, 0.1))
 
     server: Literal["adam", "yogi", "adagrad", "sgd"] = Field("adam", description="the server's optimizer")

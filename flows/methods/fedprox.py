@@ -16,6 +16,7 @@ from silos import param_limits
 class FedProx(fedavg.FedAvg):
     """`proximal` is the paper's mu, with the grid 0.001, 0.01, 0.1, 1."""
 
+    private_training = "noise"
     tuned = axes(proximal=(0.01, 0.1))
 
     proximal: float = Field(

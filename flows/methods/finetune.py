@@ -21,6 +21,7 @@ SECTION = "finetuned"
 class FineTune(fedavg.FedAvg):
     """0 epochs is FedAvg. Fresh and unseen clients fine-tune on their training rows, as a new silo would."""
 
+    private_training = "kept"
     tested_model = "personal"
     tuned = axes(epochs=(1, 5))
 
@@ -44,7 +45,7 @@ class FineTune(fedavg.FedAvg):
         model = self.model(state, round.setup)
         if not self.epochs:
             return model
-        training = replace(round.setup.training, epochs=self.epochs)
+        training = replace(round.setup.training, epochs=self.epochs, privacy=None)  # these weights stay
         updates = round.map_clients(local_train, model, training=training, seed=round.setup.seed, round=round.number)
         refs = {client: ref for update in updates for client, ref in update.private[SECTION].items()}
         return replace(model, personal=ClientStateRefs(SECTION, refs, state.tensors["weights"]))

@@ -18,6 +18,8 @@ from tasks.local_train import local_train
 class LocalOnly(Method):
     """Local only has no options; weights stay with the clients, and the server has their hashes."""
 
+    private_training = "kept"
+    spends_privacy = False
     tested_model = "personal"
 
     def init(self, setup: TrainingSetup) -> ServerState:
@@ -26,7 +28,8 @@ class LocalOnly(Method):
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train each client's weights, which stay with the client."""
-        updates = round.train(local_train, self.model(state, round.setup))
+        alone = replace(round.setup.training, privacy=None)  # weights stay, so no noise is needed
+        updates = round.train(local_train, self.model(state, round.setup), training=alone)
         for update in updates:
             state = state.with_private("weights", update.private["weights"])
         return state, RoundReport.from_updates(updates)

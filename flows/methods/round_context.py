@@ -168,7 +168,7 @@ class RoundContext:
             _require_argument(task, "each", _WEIGHTS_NOT_SENT.replace("SETTING", setup.aggregation.setting))
             options["each"] = True
         arguments = self.training_arguments | {"round": self.number - since}
-        updates = self.map_clients(task, model, silos, **arguments, **options)
+        updates = self.map_clients(task, model, silos, **{**arguments, **options})
         counts = Counter(client for update in updates for client in update.clients)
         for client in silos.clients:
             if counts[client] != 1:

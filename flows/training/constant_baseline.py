@@ -49,6 +49,8 @@ class Baseline:
 
 def baseline(project: Project) -> ConstantBaseline | None:
     """Return name, prediction and metrics of the baseline as plain JSON; None without test rows."""
+    if project.params.training.privacy.epsilon is not None:  # its answer follows from exact counts of training rows
+        return None
     args = project.scored.federated(), project.quantity, project.runner, project.store.client_folder
     return deepcopy(_baseline_info(*args))
 
@@ -66,8 +68,11 @@ def scored_baseline(project: Project) -> Iterator[Baseline | None]:
 
     Log loss and Brier score are those of the share of each class. The prediction is the same for all clients, and does
     not depend on the seed. Nothing is trained. None without test rows, or if silos do not report what the answer follows
-    from, which the screen says.
+    from, which the screen says. With training.privacy None, too: it follows from exact counts of training rows.
     """
+    if project.params.training.privacy.epsilon is not None:
+        yield None
+        return
     args = project.scored.federated(), project.quantity, project.runner, project.store.client_folder
     with _score_constant(*args) as scored:
         yield scored

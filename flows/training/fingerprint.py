@@ -24,6 +24,8 @@ def fingerprint_of(project: Project, setup: TrainingSetup, method: Method, metho
     params = project.params.model_dump(mode="json", exclude={*NOT_OF_RUN, "method", "engine"})
     if not setup.aggregation.is_robust:  # the default is what earlier versions did
         del params["aggregation"]
+    if setup.training.privacy is None:
+        del params["training"]["privacy"]
     del params["clients"]["least"]  # who was there is in the journal
     if project.params.clients.align.kind == "none":
         del params["clients"]["align"]

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flows.core.config.clients_params import ClientsParams, OwnSampler
-from flows.core.config.params_schema import EngineParams, FocalParams, Params, layers_of
+from flows.core.config.params_schema import EngineParams, FocalParams, Params, TrainingParams, layers_of
 from flows.core.config.plugin_params import OwnNetwork
 from flows.core.plugin_loader import user_code_errors
 from flows.methods.client_sampler import PluginSampler, Sampler, validation_rows
@@ -28,10 +28,11 @@ from models.networks.network_factory import Network, build, kind_of, size
 from models.networks.pretrained_encoder import Pretrained
 from models.networks.torch_module import ModuleRefusedError, wrap_module
 from models.training import objectives, optimizers
-from models.training.engine import Training
+from models.training.engine import Privacy, Training
 from models.training.engine_and_stack_size import pick_kernel
 from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
+from models.training.private_training import refusal
 from silos.cohort import Silos, Stack, open_stack
 from silos.dataset import SPLITS
 from silos.errors import UserError, near_names, shown, some
@@ -43,6 +44,7 @@ from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import Manifest, schema_of
 from tasks.aggregate import Aggregation
 from tasks.messages.message_policy import LEAST_ROWS
+from tasks.private_training import noise_for
 
 
 def load_pretrained(network: Pretrained, path: Path) -> Pretrained:
@@ -119,7 +121,9 @@ def training_setup(project: Project, seed: int, scaling: Standardization = NO_ST
         raise UserError(f"params.yaml: model: {error}") from None
     _check_memory(params, network, min(kernel.stack, len(federated.clients)), device)
     aggregation = Aggregation(**params.aggregation.model_dump())
-    return TrainingSetup(federated, network, _training(params, kernel.kind), seed, kernel.stack, aggregation, device)
+    training = _training(params, kernel.kind, federated)
+    _check_privacy(params, network, training, manifest)
+    return TrainingSetup(federated, network, training, seed, kernel.stack, aggregation, device)
 
 
 def device_of(params: EngineParams) -> str:
@@ -369,7 +373,7 @@ def _check_improving(params: Params, silos: Silos) -> None:
         )
 
 
-def _training(params: Params, engine: Kind) -> Training:
+def _training(params: Params, engine: Kind, silos: Silos) -> Training:
     training = params.training
     options = training.optimiser.model_dump(exclude={"kind", "state"})
     optimiser: optimizers.Optimizer
@@ -381,4 +385,41 @@ def _training(params: Params, engine: Kind) -> Training:
         **training.objective.model_dump(exclude={"kind"})
     )
     keeps_state = training.optimiser.state == "kept"
-    return Training(objective, optimiser, training.epochs, training.batch, engine, keeps_state, training.rows)
+    settings = (objective, optimiser, training.epochs, training.batch, engine, keeps_state, training.rows)
+    return Training(*settings, _privacy(training, silos))
+
+
+def _privacy(training: TrainingParams, silos: Silos) -> Privacy | None:
+    """Return the noise with which a whole run has the epsilon that params set; None without one."""
+    privacy = training.privacy
+    if privacy.epsilon is None:
+        return None
+    rows = silos.rows("train").values()
+    # numbers of rows are public in siloflow; a number that is set depends on none
+    divisor = privacy.rows or max(1, round(sum(rows) / max(len(rows), 1)))
+    noise = noise_for(privacy.epsilon, privacy.delta, training.rounds * training.epochs)
+    return Privacy(privacy.clip, noise, float(divisor), training.rounds)
+
+
+def _check_privacy(params: Params, network: Network, training: Training, manifest: Manifest) -> None:
+    """Raise a UserError for settings under which what a client sends of its rows would have no guarantee."""
+    if training.privacy is None:
+        return
+    unfit = {
+        "model.inputs": (params.model.inputs, "none", "means and scales of rows are sent without noise"),
+        "model.targets": (params.model.targets, "none", "their mean and scale are sent without noise"),
+        "clients.align.kind": (params.clients.align.kind, "none", "each client's own statistics would enter every row"),
+        "clients.sampling.kind": (
+            "improving" if params.clients.sampling.kind == "improving" else "uniform",
+            "uniform",
+            "clients would report losses without noise",
+        ),
+    }
+    for key, (got, expected, reason) in unfit.items():
+        if got != expected:
+            raise UserError(
+                f"params.yaml: {key}: got {got}, expected {expected} with training.privacy.epsilon, since {reason}. Set it "
+                f"to {expected}, or training.privacy.epsilon to null."
+            )
+    if reason := refusal(network, training):
+        raise UserError(f"params.yaml: {reason}, or training.privacy.epsilon to null.")

@@ -13,7 +13,7 @@ from ..gaussians import Draw, Layout, Noisy
 from ..prng import fold_in, uniform
 from ..server_state import Weights
 from .network import Network, register
-from .network_abilities import EncoderHeadStack, FusedSGD, LinearHead, SGDStep
+from .network_abilities import ClippedGradients, EncoderHeadStack, FusedSGD, LinearHead, RowScale, SGDStep
 from .statistics_context import append_statistics
 
 
@@ -46,7 +46,7 @@ class DenseHead(LinearHead):
 
 @register("mlp")
 @dataclass(frozen=True)
-class MLP(DenseHead, EncoderHeadStack, FusedSGD, Network):
+class MLP(DenseHead, EncoderHeadStack, FusedSGD, ClippedGradients, Network):
     """Flattens rows and applies dense layers with ReLU between them.
 
     Without hidden layers it is multinomial logistic or linear regression. `outputs` is the number of classes, or 1 for
@@ -118,21 +118,58 @@ class MLP(DenseHead, EncoderHeadStack, FusedSGD, Network):
         The gradient is as large as the weights and is not stored: its product is added to the weights while it is
         computed.
         """
+        inputs, derivatives = self._activations(weights, context, x, step.streams)
+        gradient = step.logit_gradient(dense(weights, len(self.hidden), inputs[-1]))
+        for layer in reversed(range(len(self.hidden) + 1)):
+            weight, bias = weights[f"dense{layer}.weight"], weights[f"dense{layer}.bias"]
+            below = _delta_below(weight, gradient, derivatives[layer - 1]) if layer else gradient
+            weight.baddbmm_(inputs[layer].transpose(1, 2), gradient, beta=step.keep, alpha=-step.rate)
+            bias.mul_(step.keep).sub_(gradient.sum(1), alpha=step.rate)
+            gradient = below
+
+    def clipped_gradients(self, weights: Weights, context: Weights, x: Tensor, rows: RowScale) -> dict[str, Tensor]:
+        """Sum scaled row gradients of a stack without dropout.
+
+        A row's gradient of a dense layer is the outer product of its inputs a and deltas d, so its squared norm is
+        |a|^2 |d|^2, and |d|^2 for the bias (Goodfellow 2015). Deltas are linear in those of the logits: scaling them
+        scales the row's gradient without a second pass.
+        """
+        inputs, derivatives = self._activations(weights, context, x, None)
+        deltas = [rows.logit_gradient(dense(weights, len(self.hidden), inputs[-1]))]
+        for layer in reversed(range(1, len(self.hidden) + 1)):
+            deltas.insert(0, _delta_below(weights[f"dense{layer}.weight"], deltas[0], derivatives[layer - 1]))
+        norms = torch.zeros(x.shape[:2], device=x.device)
+        for below, delta in zip(inputs, deltas, strict=True):
+            norms += delta.square().sum(-1) * (below.square().sum(-1) + 1)
+        finite = norms.isfinite()
+        if not bool(finite.all()):  # 0 times infinity is no number
+            inputs, deltas = ([part.where(finite.unsqueeze(-1), 0.0) for part in parts] for parts in (inputs, deltas))
+        scale = rows.scale(norms).unsqueeze(-1)
+        sums: dict[str, Tensor] = {}
+        for layer, (below, delta) in enumerate(zip(inputs, deltas, strict=True)):
+            scaled = delta.mul_(scale)
+            sums[f"dense{layer}.weight"] = torch.bmm(below.transpose(1, 2), scaled)
+            sums[f"dense{layer}.bias"] = scaled.sum(1)
+        return sums
+
+    def _activations(
+        self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the inputs of each layer, and the derivatives of the hidden activations, dropout included."""
         inputs, derivatives = [append_statistics(x.flatten(2), context, self.statistics)], []
         for layer in range(len(self.hidden)):
             activation = dense(weights, layer, inputs[-1]).relu_()
             derivatives.append((activation > 0).to(activation.dtype))
-            if self.dropout:
-                derivatives[-1] = drop(derivatives[-1], self.dropout, step.streams, layer + 1)
-                activation = drop(activation, self.dropout, step.streams, layer + 1)
+            if self.dropout and streams is not None:
+                derivatives[-1] = drop(derivatives[-1], self.dropout, streams, layer + 1)
+                activation = drop(activation, self.dropout, streams, layer + 1)
             inputs.append(activation)
-        gradient = step.logit_gradient(dense(weights, len(self.hidden), inputs[-1]))
-        for layer in reversed(range(len(self.hidden) + 1)):
-            weight, bias = weights[f"dense{layer}.weight"], weights[f"dense{layer}.bias"]
-            below = torch.bmm(gradient, weight.transpose(1, 2)).mul_(derivatives[layer - 1]) if layer else gradient
-            weight.baddbmm_(inputs[layer].transpose(1, 2), gradient, beta=step.keep, alpha=-step.rate)
-            bias.mul_(step.keep).sub_(gradient.sum(1), alpha=step.rate)
-            gradient = below
+        return inputs, derivatives
+
+
+def _delta_below(weight: Tensor, delta: Tensor, derivative: Tensor) -> Tensor:
+    """Propagate deltas (clients, rows, out) through a dense layer (clients, in, out) and the activation below it."""
+    return torch.bmm(delta, weight.transpose(1, 2)).mul_(derivative)
 
 
 def hidden_layers(

@@ -70,6 +70,35 @@ class FusedSGD(ABC):
         """
 
 
+class ClippedGradients(ABC):
+    """Per-row clipping in one backward pass: a layer's gradient of a row is its inputs times its deltas."""
+
+    @abstractmethod
+    def clipped_gradients(self, weights: Weights, context: Weights, x: Tensor, rows: "RowScale") -> dict[str, Tensor]:
+        """Sum each client's row gradients, each scaled by what `rows.scale` returns for its norm.
+
+        Args:
+            weights: Names to (clients, ...).
+            context: Names to (clients, ...); it may be empty.
+            x: (clients, rows, *shape) float32.
+            rows: The gradient with respect to the logits, and the scale of a row.
+
+        Returns:
+            Names of the weights to (clients, ...).
+        """
+
+
+class RowScale(NamedTuple):
+    """What `ClippedGradients` needs of each row.
+
+    `logit_gradient` maps logits to dL/dlogits of each row, both (clients, rows, outputs). `scale` maps squared gradient
+    norms to factors, both (clients, rows).
+    """
+
+    logit_gradient: Callable[[Tensor], Tensor]
+    scale: Callable[[Tensor], Tensor]
+
+
 class EncoderHead(ABC):
     """Three parts of one client's network, of which only the last is random.
 

@@ -38,6 +38,23 @@ client's classes being equally likely.
 
 
 @dataclass(frozen=True)
+class Privacy:
+    """Configures training with differential privacy of rows, or units; see models.training.private_training.
+
+    Attributes:
+        clip: The largest L2 norm of a row's gradient.
+        noise: The noise multiplier: the deviation of the noise on a sum of gradients, divided by `clip`.
+        divisor: What noisy sums are divided by, the same for all clients.
+        rounds: The rounds in which a client trains at most.
+    """
+
+    clip: float
+    noise: float
+    divisor: float
+    rounds: int
+
+
+@dataclass(frozen=True)
 class Training:
     """Configures the local training of one round."""
 
@@ -48,6 +65,7 @@ class Training:
     engine: Kind = "vmap"
     keeps: bool = False  # whether a client's optimiser state carries over to its next round
     rows: Order = "shuffled"
+    privacy: Privacy | None = None
 
 
 class Rows(NamedTuple):

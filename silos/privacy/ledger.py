@@ -28,6 +28,7 @@ from silos.privacy.report_rules import (
     difference_refusal,
     noise_refusal,
     repetition_refusal,
+    spent,
 )
 from silos.privacy.reported_rows import RowRegister
 from silos.privacy.secret import Secret
@@ -186,7 +187,7 @@ class Ledger:
             if self.rows is not None:
                 self.rows.check()
             if rho and budget is not None:
-                check_budget(self.client, budget, math.fsum(each.rho for each in entries), rho, unit)
+                check_budget(self.client, budget, spent(entries), rho, unit)
             nearby = [] if rho else self._nearby(entries, values, kind)
             if nearby and not or_earlier:
                 raise difference_refusal(self.client, nearby[0].version, version, kind, self.policy.least_rows)
@@ -204,7 +205,7 @@ class Ledger:
                 self.rows.record(self.policy)
             answer = self._load(digest) if digest else None  # from disk, as every repetition reads it
             size = sum(array.nbytes for array in (answer or {}).values())
-            self._write(secret, [*entries, Entry(version, question, rho, size, _now(), digest, rows, earlier, _user())])
+            self._write(secret, [*entries, Entry(version, question, rho, size, now(), digest, rows, earlier, user())])
             return StandInAnswer(answer, earlier)
 
     def entries(self) -> list[Entry]:
@@ -345,14 +346,16 @@ def _serialized(arrays: Mapping[str, np.ndarray]) -> tuple[str, bytes]:
     return hashlib.sha256(data).hexdigest(), data
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name of the process's user, by its number."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name  # not by the environment, which can be set
     except KeyError:  # a container's user without a name
         return f"user {os.getuid()}"
 
 
-def _now() -> str:
+def now() -> str:
+    """Return the time (UTC) of an entry."""
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 

@@ -45,9 +45,10 @@ commands: all         # or a list of diagnose, evaluate, export, partition, pred
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
 training_rows: 1      # training rows below which a silo takes no part in training
+private_training: false # whether training is refused without training.privacy, and methods whose losses have no noise
 own_models: false     # whether weights and scales that a silo keeps may predict, and may be exported and logged
 owners_view: {view}    # whether `show`, `stats`, `data diff` and `predict` read rows without a guard, for the owner alone
-budget: 8.0           # epsilon of all reports with noise
+budget: {budget}# epsilon of all reports with noise, and of training with training.privacy
 delta: 1.0e-05        # at which epsilon is counted
 least_rows: {least}        # different rows (patients, where rows name them) that a class needs to be reported
 least_cell: {cell}        # different rows of a class in a cell of exact counts that has any; 1 allows single rows
@@ -71,6 +72,7 @@ class Policy(Section):
     methods: _Names = "all"
     messages: _Names = "all"
     training_rows: int = Field(default=1, ge=1, le=param_limits.TIMES)
+    private_training: bool = False
     own_models: bool = False
     owners_view: bool = False
     budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
@@ -105,6 +107,7 @@ def make_store(folder: Path, data: DataParams | None = None) -> bool:
         "view": "true " if public else "false",
         "other": "true " if public else "false",
         "cell": "1 " if public else str(LEAST_ROWS),
+        "budget": "1.0e+06       " if public else "8.0           ",
     }
     text = _TEXT.format(data=_section(data), least=LEAST_ROWS, bins=MOST_BINS, **words)
     write_bytes(path, text.encode())
@@ -180,6 +183,11 @@ def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
     _check_listed(folder, clients, "messages", kind, "Use a method that sends none")
 
 
+def must_be_private(folder: Path, clients: Iterable[str]) -> bool:
+    """Return whether the owner of one of these silos lets it train with training.privacy only; folder: that of a run."""
+    return any(policy_of_run(folder, client).private_training for client in clients)
+
+
 def check_training(folder: Path, method: str | None, rows: Iterable[tuple[str, int]]) -> None:
     """Raise RefusalError if one of these silos takes no part in training with a method.
 
@@ -249,6 +257,17 @@ def _file_above(folder: Path) -> Path | None:
     """Return the owner's file of the store that a folder is, or lies in; None if there is none."""
     stores = (policy_file(store) for store in (folder, *folder.parents[:_RUN_DEPTH]))
     return next((file for file in stores if file.is_file()), None)
+
+
+def store_of_run(folder: Path) -> Path:
+    """Return the store that a run's private folder lies in; RefusalError if there is none."""
+    path = _file_above(folder)
+    if path is None:
+        raise RefusalError(
+            f"{folder}: got no store with {OWNER_FILE} above it, expected the one that `siloflow partition` makes, since it "
+            "holds the budget of the silos. Partition the data, or set training.privacy.epsilon to null."
+        )
+    return path.parent
 
 
 def secret_of_run(folder: Path) -> Secret | None:
@@ -366,6 +385,7 @@ _EXPECTED = {
     "methods": "all, or a list of methods",
     "messages": "all, or a list of kinds of messages",
     "training_rows": "a whole number of 1 or more",
+    "private_training": _SWITCH,
     "own_models": _SWITCH,
     "owners_view": _SWITCH,
     "budget": "a number from 0 on",

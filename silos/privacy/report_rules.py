@@ -1,9 +1,10 @@
 """The kinds of reports, the unit of amounts, and why a ledger refuses a report."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from silos.errors import RefusalError
 
@@ -28,6 +29,18 @@ class Unit:
 
 
 RHO = Unit()
+
+
+class Costing(Protocol):
+    """An entry of a ledger, with its cost ρ."""
+
+    @property
+    def rho(self) -> float: ...
+
+
+def spent(entries: Iterable[Costing]) -> float:
+    """Return what entries cost together, as ρ; Gaussian mechanisms add up exactly."""
+    return math.fsum(entry.rho for entry in entries)
 
 
 def check_budget(client: str, budget: float, spent: float, rho: float, unit: Unit) -> None:

@@ -56,6 +56,10 @@ class Secret:
         """
         return np.random.Generator(np.random.Philox(key=int.from_bytes(self._derive("noise", *names)[:16], "little")))
 
+    def key(self, *names: str) -> bytes:
+        """Return a key of 32 bytes for these names: their HMAC-SHA256."""
+        return self._derive("key", *names)
+
     def seal(self, data: bytes) -> str:
         """Return the HMAC of these bytes under the secret: 64 hexadecimal digits."""
         return hmac.new(self._derive("seal"), data, hashlib.sha256).hexdigest()

@@ -81,7 +81,7 @@ class LocalSummary:
         self._as_opened = x
         self.x, self.y = x.numpy().astype(np.float64), y.numpy()
         self.unit = open_units(Path(silos.folder), silos.entries(client), "train")
-        self.partition = hashlib.sha256(json.dumps(sorted(silos.hashes.items())).encode()).hexdigest()[:32]
+        self.partition = silos.partition
         self._raw, self._stored_cells = (
             silos.manifest.raw,
             open_cells(Path(silos.folder), silos.entries(client), "train"),

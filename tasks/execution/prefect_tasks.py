@@ -23,12 +23,13 @@ from prefect import State, Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
 
+from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
-from silos.errors import UserError
-from silos.privacy.owner_file import check_messages
+from silos.errors import RefusalError, UserError
+from silos.privacy.owner_file import check_messages, must_be_private
 from tasks.execution.process_memory import collect_garbage, tune_malloc
-from tasks.messages.message_policy import Message, SentMessage, numbers_of
+from tasks.messages.message_policy import Message, SentMessage, numbers_of, unprotected
 
 DATA_TYPES = (Cohort, Silos, ClientStore)
 """The types through which rows and private state are opened."""
@@ -167,24 +168,39 @@ def _timed(result: Returned, start: float) -> Returned:
 
 
 def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
-    """Raise RefusalError for a message of a kind that the owner's file of the clients' store does not let leave."""
-    store = next((store for argument in arguments for store in _stores(argument)), None)
+    """Raise RefusalError for a message that the owner's file does not let leave, or that breaks training's privacy."""
+    store = next((store for argument in arguments for store in _find(argument, ClientStore)), None)
+    training = [each for argument in arguments for each in _find(argument, Training)]
+    is_private = any(each.privacy for each in training)
     for message in result:
         # a refusal says nothing of rows, and is how a client declines
-        if store is not None and isinstance(message, Message) and type(message).__name__ != "Refusal":
+        if not isinstance(message, Message) or type(message).__name__ == "Refusal":
+            continue
+        if store is not None:
             check_messages(Path(store.folder), message.clients, type(message).__name__)
+        demanded = training and store is not None and must_be_private(Path(store.folder), message.clients)
+        field = unprotected(message, is_private) if is_private or demanded else ""
+        if field:
+            why = "with training.privacy" if is_private else "as the owner has set under private_training"
+            raise RefusalError(
+                f"{field}: got numbers of training rows without noise, expected none, {why}. Use a method that adds noise, and "
+                "training.privacy.epsilon: docs/privacy.md."
+            )
 
 
-def _stores(value: object) -> Iterator[ClientStore]:
-    """Yield the stores among an argument and its parts."""
-    if isinstance(value, ClientStore):
+Found = TypeVar("Found")
+
+
+def _find(value: object, kind: type[Found]) -> Iterator[Found]:
+    """Yield the values of a type among an argument and its parts."""
+    if isinstance(value, kind):
         yield value
     elif isinstance(value, tuple | list):
         for part in value:
-            yield from _stores(part)
+            yield from _find(part, kind)
     elif is_dataclass(value) and not isinstance(value, (type, *DATA_TYPES)):
         for field in fields(value):
-            yield from _stores(getattr(value, field.name))
+            yield from _find(getattr(value, field.name), kind)
 
 
 def _unwrap(argument: object) -> object:

@@ -8,6 +8,7 @@ its own extends `Message`, and the same rules apply.
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import ClassVar, Literal, TypeVar
 
 import numpy as np
@@ -64,6 +65,15 @@ class Axes:
         given = {"dtypes": tuple(dtypes.split()), "names": names, "finite": finite, "like_model": like_model}
         for name, value in given.items():
             object.__setattr__(self, name, value)
+
+
+class UnderPrivacy(Enum):
+    """How a field keeps the guarantee of `training.privacy`; a field without a rule must be empty under it."""
+
+    NOISED = "computed from noisy gradients"
+    PUBLIC = "public by the owner"
+    WITHHELD = "withheld"
+    OTHER_ROWS = "of rows that are not trained on"
 
 
 FEW, SEVERAL = Numbers("few"), Numbers("several", LEAST_ROWS)
@@ -152,6 +162,35 @@ def axes_of(kind: type[Message]) -> dict[str, Axes]:
         name: [n for n in getattr(hint, "__metadata__", ()) if isinstance(n, Axes)] for name, hint in hints.items()
     }
     return {name: notes[0] for name, notes in found.items() if notes}
+
+
+def privacy_rules_of(kind: type[Message]) -> dict[str, UnderPrivacy]:
+    """Return the rule of each field of a message that declares one."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    found = {
+        name: [n for n in getattr(hint, "__metadata__", ()) if isinstance(n, UnderPrivacy)]
+        for name, hint in hints.items()
+    }
+    return {name: notes[0] for name, notes in found.items() if notes}
+
+
+def unprotected(message: Message, is_private: bool = True) -> str:
+    """Return the field of a message that would break the guarantee of training rows; empty if none would.
+
+    Args:
+        message: The message of a step that was given training settings.
+        is_private: Whether the step's training adds noise.
+    """
+    rules = privacy_rules_of(type(message))
+    for name in numbers_of(type(message)):
+        rule = rules.get(name)
+        of_training_rows = rule is UnderPrivacy.OTHER_ROWS and getattr(message, "split", "") == "train"
+        harmless = rule in (UnderPrivacy.PUBLIC, UnderPrivacy.OTHER_ROWS) or (
+            rule is UnderPrivacy.NOISED and is_private
+        )
+        if (of_training_rows or not harmless) and _count(getattr(message, name)):
+            return f"{type(message).__name__}.{name}"
+    return ""
 
 
 def check_few(messages: Sequence[Message]) -> None:

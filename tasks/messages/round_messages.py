@@ -19,6 +19,7 @@ from tasks.messages.message_policy import (
     Axes,
     Message,
     Numbers,
+    UnderPrivacy,
 )
 
 
@@ -29,8 +30,8 @@ class SummedMessage(Message):
     Sums are enough for an average. Added in stack order, they do not depend on how stacks were assigned to workers.
     """
 
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
-    sums: Annotated[Weights, LEARNED_ADDED, Axes("float64", like_model=True)]
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients"), UnderPrivacy.PUBLIC]
+    sums: Annotated[Weights, LEARNED_ADDED, Axes("float64", like_model=True), UnderPrivacy.NOISED]
 
     def __post_init__(self) -> None:
         if self.rows.shape != (len(self.clients),):
@@ -49,7 +50,9 @@ class SummedMessage(Message):
 class WeightedMessage(SummedMessage):
     """A message whose sums are weighted by `shares`, if the method passes them, instead of by rows."""
 
-    shares: Annotated[Tensor | None, FEW, Axes("float64", "clients")] = field(default=None, kw_only=True)
+    shares: Annotated[Tensor | None, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC] = field(
+        default=None, kw_only=True
+    )
 
     @property
     def total(self) -> float:
@@ -61,12 +64,15 @@ class WeightedMessage(SummedMessage):
 class Update(WeightedMessage):
     """The result of local training at the clients of one stack; `sums` are of their shared weights."""
 
-    # mean training loss, in the units of the objective
-    loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients")]
+    # mean training loss, in the units of the objective; (0,) if withheld
+    loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients"), UnderPrivacy.WITHHELD]
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
     # (clients, ...), if the method requests every client's own weights
     each: Annotated[
-        Weights, Numbers("learned", again=True), Axes("float32 float64 int64", "clients", like_model=True)
+        Weights,
+        Numbers("learned", again=True),
+        Axes("float32 float64 int64", "clients", like_model=True),
+        UnderPrivacy.NOISED,
     ] = field(default_factory=dict)
     # client to its mean loss on validation rows before and after training, if requested; NaN for too few rows
     validation: Annotated[Mapping[str, tuple[float, float]], FEW] = field(default_factory=dict)
@@ -134,8 +140,8 @@ class Gradients(SummedMessage):
     For running statistics and other tensors without a gradient, `sums` has their updated values times rows.
     """
 
-    # mean training loss, in the units of the objective
-    loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients")]
+    # mean training loss, in the units of the objective; (0,) if withheld
+    loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients"), UnderPrivacy.WITHHELD]
 
 
 @dataclass(frozen=True)
@@ -226,9 +232,9 @@ class UncertaintyScores(Message):
     with_model = False  # the new average is sent, and counted, for the next round
 
     split: str
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients"), UnderPrivacy.PUBLIC]
     # NaN without rows
-    numbers: Annotated[Mapping[str, Tensor], FEW, Axes("float64", "clients", finite=False)]
+    numbers: Annotated[Mapping[str, Tensor], FEW, Axes("float64", "clients", finite=False), UnderPrivacy.OTHER_ROWS]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from tasks.messages.message_policy import FEW, FEW_ADDED, SEVERAL_ADDED, Axes, Message
+from tasks.messages.message_policy import FEW, FEW_ADDED, SEVERAL_ADDED, Axes, Message, UnderPrivacy
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Scores(Message):
     travels = False
 
     split: str
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients"), UnderPrivacy.PUBLIC]
     # measure, (clients,); counts int64, the others float64
-    sums: Annotated[Mapping[str, Tensor], FEW, Axes("int64 float64", "clients", finite=False)]
+    sums: Annotated[Mapping[str, Tensor], FEW, Axes("int64 float64", "clients", finite=False), UnderPrivacy.OTHER_ROWS]
     outcomes: Mapping[str, str] = field(default_factory=dict)  # client, hash of the outcomes that it stores
 
     def for_all(self, clients: Sequence[str]) -> "Scores":

@@ -7,7 +7,7 @@ from typing import Annotated
 from torch import Tensor
 
 from models.server_state import Weights
-from tasks.messages.message_policy import FEW, FLOAT_BYTES, LEARNED, SEVERAL, Axes, Message
+from tasks.messages.message_policy import FEW, FLOAT_BYTES, LEARNED, SEVERAL, Axes, Message, UnderPrivacy
 
 
 @dataclass(frozen=True)
@@ -227,6 +227,20 @@ class Refusal(Message):
     travels = False
 
     why: Mapping[str, str]  # client, reason and way out; these reveal that few rows changed, or a privacy budget
+
+
+@dataclass(frozen=True)
+class PrivacyCost(Message):
+    """What the clients of one stack have spent of their privacy budgets, by their ledgers; it depends on no row.
+
+    `spent` and `budget` are in ρ of zero-concentrated differential privacy; the budget is at `delta`.
+    """
+
+    travels = False
+
+    spent: Annotated[Tensor, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC]
+    budget: Annotated[Tensor, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC]
+    delta: Annotated[Tensor, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from silos.cohort import Silos
 from silos.dataset import SPLITS
 from silos.errors import DivergedError, UserError, shown
 from silos.param_types import is_plain
-from tasks.messages.message_policy import Axes, Message, axes_of
+from tasks.messages.message_policy import Axes, Message, UnderPrivacy, axes_of, privacy_rules_of
 
 _REF = re.compile(r"k?[0-9a-f]{32}/[0-9]{1,6}")
 _MOST_TEXT = 500  # characters of a reason, or of the version of an earlier report
@@ -52,11 +52,13 @@ def check_messages(
         answered |= keys
         if len({*clients}) != len(clients) or {*clients} - {*silos.clients}:
             raise _unfit(f"{where}.clients", ", ".join(clients), "some of the clients of the request, each once")
-        declared = axes_of(type(message))
+        declared, rules = axes_of(type(message)), privacy_rules_of(type(message))
         for name, value in vars(message).items():
             axes = declared.get(name)
             if axes is None:
                 _check_words(f"{where}.{name}", name, value, clients)
+                continue
+            if rules.get(name) is UnderPrivacy.WITHHELD and isinstance(value, Tensor) and not len(value):
                 continue
             finite = axes.finite and not singles
             for key, tensor in _tensors(value):

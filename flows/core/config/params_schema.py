@@ -182,6 +182,19 @@ class AdamParams(Section):
     state: Literal["reset", "kept"] = "reset"
 
 
+class PrivacyParams(Section):
+    """Differential privacy of training rows, or of units, in what a run sends of them; None trains without.
+
+    `epsilon` and `delta` are those of a whole run at each client. `clip` is the largest norm of a row's gradient. `rows`
+    divides each client's noisy sum of gradients; None is the mean number of training rows of a client.
+    """
+
+    epsilon: float | None = Field(default=None, ge=param_limits.EPSILON, le=param_limits.MAX_REAL)
+    delta: float = Field(default=1e-5, gt=0, lt=1)
+    clip: float = Field(default=1.0, gt=0, le=param_limits.MAX_REAL)
+    rows: int | None = Field(default=None, ge=1, le=param_limits.TIMES)
+
+
 class TrainingParams(Section):
     """The training budget, equal for every method of a comparison.
 
@@ -193,6 +206,7 @@ class TrainingParams(Section):
     epochs: int = Field(ge=1, le=param_limits.TIMES)
     batch: int = Field(ge=1, le=param_limits.TIMES)
     rows: Literal["shuffled", "balanced"] = "shuffled"
+    privacy: PrivacyParams = PrivacyParams()
     optimiser: Annotated[SGDParams | AdamParams, Field(discriminator="kind")]
     objective: Annotated[CrossEntropyParams | FocalParams | SquaredErrorParams, Field(discriminator="kind")]
 

@@ -1,0 +1,205 @@
+"""Trains a stack of clients with differential privacy: clipped rows, noise, and a constant divisor (Abadi et al. 2016).
+
+repeat for each local epoch: g_i = gradient of row i's loss at w
+    w <- w - rate (sum_i g_i min(1, C / |g_i|) / m_i + sigma C noise) / N
+
+A step takes all rows of a client, so nothing has to be sampled in secret. C is the clip norm, and sigma the noise
+multiplier. N is the same for every client, so that it depends on no client's number of rows. m_i is the number of rows
+of the same unit, such as a patient, or 1. One row, or all rows of one unit, change the sum by at most C.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..networks.network import Network, learned
+from ..networks.network_abilities import ClippedGradients, RowScale
+from ..server_state import Weights
+from .engine import Rows, Trained, Training
+from .execution_plan import Plan, resolve
+from .objectives import Batch, Objective, loss_and_gradient
+from .optimizers import OptimiserState, expand_clients
+
+_GRADIENTS_PER_CHUNK = 2**24  # numbers of the row gradients that the general form holds at a time
+_ACTIVATIONS_PER_CHUNK = 2**22  # of one layer and one client
+_GRID = 12  # noise is rounded to multiples of 2^-12 of its deviation, or a little less
+
+Noise = Callable[[Mapping[str, torch.Size]], Mapping[str, Tensor]]
+"""Returns standard normal noise for a step: the names and shapes of the gradients to tensors of these shapes."""
+
+
+def refusal(network: Network, training: Training) -> str:
+    """Say why a network or its training cannot be private, and the way out; empty if they can."""
+    if network.buffers:
+        return (
+            "model: got a network with running statistics of its batches, which reveal rows. Use one without batch "
+            "normalisation, such as model.kind mlp or cnn"
+        )
+    if network.random:
+        return "model.dropout: got dropout, expected 0, since its masks depend on the order of rows. Set it to 0"
+    if len(network.single_networks) > 1:
+        return "model.members: got an ensemble, expected 1, since all members would share one clip norm. Set it to 1"
+    if training.rows != "shuffled":
+        return (
+            f"training.rows: got {training.rows}, expected shuffled, since the numbers of rows by class would decide what "
+            "a row counts. Set it to shuffled"
+        )
+    return ""
+
+
+@dataclass(frozen=True)
+class _Clipping:
+    """Computes each client's sum of clipped row gradients."""
+
+    plan: Plan
+    objective: Objective
+    clip: float
+
+    def sums(self, weights: Weights, context: Weights, rows: Rows, shares: Tensor) -> dict[str, Tensor]:
+        """Return the sums by name, (clients, ...); shares: (clients, width), what a clipped row counts, 0 for padding."""
+        fused = self.plan.network if self.plan.kind == "batched" else None
+        total: dict[str, Tensor] = {}
+        chunk = self._chunk(weights, isinstance(fused, ClippedGradients))
+        for start in range(0, rows.y.shape[1], chunk):
+            part = slice(start, start + chunk)
+            batch = (rows.x[:, part], rows.y[:, part], shares[:, part])
+            if isinstance(fused, ClippedGradients):
+                sums = self._in_one_pass(fused, weights, context, *batch)
+            else:
+                sums = self._row_by_row(weights, context, *batch)
+            total = {name: total[name] + value for name, value in sums.items()} if total else sums
+        return total
+
+    def _chunk(self, weights: Weights, fused: bool) -> int:
+        """Return the rows of a chunk; it follows from one client alone, so sums do not depend on the stack."""
+        if fused:
+            return max(64, _ACTIVATIONS_PER_CHUNK // self.plan.network.max_width)
+        return max(1, _GRADIENTS_PER_CHUNK // sum(w[0].numel() for w in weights.values()))
+
+    def _scale(self, squares: Tensor, shares: Tensor) -> Tensor:
+        """Return the factors of rows with these squared norms; a gradient that is not finite is left out."""
+        scale = (self.clip / squares.sqrt().clamp_min(torch.finfo(squares.dtype).tiny)).clamp_max(1.0) * shares
+        return torch.where(squares.isfinite(), scale, 0.0)
+
+    def _in_one_pass(
+        self, network: ClippedGradients, weights: Weights, context: Weights, x: Tensor, y: Tensor, shares: Tensor
+    ) -> dict[str, Tensor]:
+        def logit_gradient(logits: Tensor) -> Tensor:
+            _, gradient = loss_and_gradient(self.objective, logits.flatten(0, 1), y.flatten())
+            return gradient.view(logits.shape)
+
+        def scale(squares: Tensor) -> Tensor:
+            return self._scale(squares, shares)
+
+        return network.clipped_gradients(weights, context, x, RowScale(logit_gradient, scale))
+
+    def _row_by_row(
+        self, weights: Weights, context: Weights, x: Tensor, y: Tensor, shares: Tensor
+    ) -> dict[str, Tensor]:
+        """Compute each row's gradient as that of a client with this row only; any network and form can do that."""
+        clients, width = y.shape
+
+        def of_rows(tensor: Tensor) -> Tensor:
+            return tensor.repeat_interleave(width, 0)
+
+        ones = torch.ones(clients * width, 1, dtype=x.dtype, device=x.device)
+        streams = torch.zeros(clients * width, dtype=torch.int64, device=x.device)  # nothing is drawn
+        one_row = Batch(x.flatten(0, 1)[:, None], y.flatten()[:, None], ones, ones[:, 0], streams, True, True)
+        leaves = {name: of_rows(w).requires_grad_() for name, w in learned(self.plan.network, weights).items()}
+        contexts = {name: of_rows(value) for name, value in context.items()}
+        loss, _ = self.plan.cost(leaves, contexts, one_row, self.objective)
+        gradients = dict(zip(leaves, torch.autograd.grad(loss.sum(), list(leaves.values())), strict=True))
+        squares = sum((g.flatten(1).square().sum(1) for g in gradients.values()), torch.zeros_like(ones[:, 0]))
+        scale = self._scale(squares, shares.flatten())
+        finite = squares.isfinite()
+        sums = {}
+        for name, gradient in gradients.items():
+            clean = torch.where(expand_clients(finite, gradient), gradient, 0.0)  # 0 times infinity is no number
+            scaled = clean * expand_clients(scale, gradient)
+            sums[name] = scaled.view(clients, width, *gradient.shape[1:]).sum(1)
+        return sums
+
+
+def clipped_sums(
+    network: Network, weights: Weights, context: Weights, rows: Rows, training: Training, shares: Tensor
+) -> dict[str, Tensor]:
+    """Sum each client's row gradients, each clipped to the L2 norm of `training.privacy.clip`.
+
+    Args:
+        network: The network that every client computes.
+        weights: Names to (clients, ...).
+        context: Inputs that are not trained, names to (clients, ...).
+        rows: The clients' padded rows.
+        training: The objective, the form and the clip norm.
+        shares: (clients, width), what a clipped row counts: 0 for padding, at most 1 for all rows of a unit.
+
+    Returns:
+        The sums by name, (clients, ...). A row whose gradient is not finite adds nothing.
+    """
+    assert training.privacy is not None, "the caller has checked"
+    plan = resolve(network, training.engine)
+    return _Clipping(plan, training.objective, training.privacy.clip).sums(weights, context, rows, shares)
+
+
+def train_privately(
+    network: Network,
+    weights: Weights,
+    context: Weights,
+    rows: Rows,
+    training: Training,
+    noise: Noise,
+    shares: Tensor,
+    proximal: float = 0.0,
+    anchor: Weights | None = None,
+    optimiser: OptimiserState | None = None,
+) -> Trained:
+    """Train every client of a stack for its local epochs, one noisy step of all rows each.
+
+    Args:
+        network: The network that every client trains; see `refusal`.
+        weights: Initial weights, names to (clients, ...).
+        context: Inputs that are not trained, names to (clients, ...).
+        rows: The clients' padded rows.
+        training: Objective, optimiser, epochs and form; the batch size has no effect.
+        noise: Draws the noise of a step, new at each call.
+        shares: As of `clipped_sums`.
+        proximal: As of `train`; the term depends on no row.
+        anchor: As of `train`.
+        optimiser: As of `train`; it follows from noisy gradients.
+
+    Returns:
+        The trained weights and the optimiser's state, and no losses, which would reveal rows: (0,).
+
+    Raises:
+        ValueError: If the network cannot be trained with privacy.
+    """
+    privacy = training.privacy
+    assert privacy is not None, "the caller has checked"
+    if reason := refusal(network, training):
+        raise ValueError(reason)
+    weights = {name: w.clone(memory_format=torch.contiguous_format) for name, w in weights.items()}
+    anchor = weights if anchor is None else anchor
+    state = training.optimiser.init(weights, len(rows.y)) if optimiser is None else optimiser
+    for _ in range(training.epochs):
+        sums = clipped_sums(network, weights, context, rows, training, shares)
+        drawn = noise({name: total.shape for name, total in sums.items()})
+        grads = {
+            name: _add_noise(total, drawn[name], privacy.noise * privacy.clip) / privacy.divisor
+            for name, total in sums.items()
+        }
+        if proximal:
+            grads = {name: g + proximal * (weights[name] - anchor[name]) for name, g in grads.items()}
+        new, state = training.optimiser.step(weights, grads, state)
+        for name, rate in network.lr_multipliers.items():
+            new[name] = weights[name].lerp(new[name], rate)
+        weights = new
+    return Trained(weights, torch.zeros(0), dict(state))
+
+
+def _add_noise(total: Tensor, noise: Tensor, deviation: float) -> Tensor:
+    """Add noise and round to a grid far below it, so that low bits of floats do not reveal the sum (Mironov 2012)."""
+    grid = 2.0 ** (math.floor(math.log2(deviation)) - _GRID)
+    return torch.round((total.double() + noise.double() * deviation) / grid).mul_(grid).to(total.dtype)

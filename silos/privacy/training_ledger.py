@@ -1,0 +1,138 @@
+"""Record what a client answers in private training, and its cost, so that no answer is given twice with other bytes.
+
+A question is all that an answer depends on: the rows' version, the received weights and the settings. A client pays for
+as many answers as a run has rounds when it answers a run's first question. A repeated question, as of a resumed run, costs
+nothing and gets the same bytes, or is refused if they cannot be computed again. Other weights are another question.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from silos.errors import RefusalError, UserError
+from silos.io.atomic_io import write_bytes
+from silos.privacy.keyed_noise import KeyedNormals
+from silos.privacy.ledger import Entry, Ledger, now, user
+from silos.privacy.report_rules import RHO, Kind, Unit, check_budget, spent
+from silos.privacy.reported_rows import RowRegister
+
+TRAINING = Kind("training")
+
+Register = Callable[[], RowRegister | None]
+
+
+@dataclass(frozen=True)
+class Purchase:
+    """What a client pays for at once.
+
+    Attributes:
+        partition: The version of all silos' rows.
+        settings: A hash of the settings that the noise depends on.
+        answers: The number of answers.
+        rho: Their cost together.
+        budget: The most that all reports and answers of the client may cost, in the same unit.
+        unit: The unit of amounts in errors.
+    """
+
+    partition: str
+    settings: str
+    answers: int
+    rho: float
+    budget: float
+    unit: Unit = RHO
+
+    @property
+    def question(self) -> str:
+        """Return the query as the ledger records it."""
+        return TRAINING.qualified(self.settings)
+
+
+@dataclass(frozen=True)
+class TrainingLedger(Ledger):
+    """The part of a client's ledger that records its answers in private training."""
+
+    def noise(self, partition: str, question: str) -> KeyedNormals:
+        """Return the noise of the answer to a question, which follows from the client's secret."""
+        with self._lock():
+            secret, _ = self._open()
+        return KeyedNormals(secret.key("training", partition, question))
+
+    def check(self, purchase: Purchase, register: Register) -> float:
+        """Return what the client has spent so far, as ρ; nothing is recorded. Arguments as of `record`.
+
+        Raises:
+            RefusalError: If the next new question would exceed the budget, or another silo reported the rows.
+        """
+        with self._lock():
+            _, entries = self._open()
+            if len(self._answers(purchase, entries)) >= self._paid(purchase, entries):
+                self._check(purchase, entries, register())
+            return spent(entries)
+
+    def record(self, purchase: Purchase, question: str, digest: str, register: Register) -> None:
+        """Record an answer before it leaves, and pay if the answers that were paid for are used up.
+
+        Args:
+            purchase: What is paid for.
+            question: The hash of the question.
+            digest: The hash of the answer.
+            register: Returns the register of the client's rows, which is read when the client pays; None of public rows.
+
+        Raises:
+            RefusalError: If the budget is exceeded, another silo reported the rows, or the question was answered with
+                other bytes.
+            UserError: If the record of earlier answers is missing.
+        """
+        with self._lock():
+            secret, entries = self._open()
+            answers, path = self._answers(purchase, entries), self._path(purchase)
+            if question in answers:
+                self._compare(answers[question], digest)
+                return
+            if len(answers) >= self._paid(purchase, entries):
+                rows = register()
+                self._check(purchase, entries, rows)
+                if not path.exists():
+                    write_bytes(path, b"")
+                if rows is not None:
+                    rows.record(self.policy)
+                bought = Entry(purchase.partition, purchase.question, purchase.rho, 0, now(), "", "", by=user())
+                self._write(secret, [*entries, bought])
+            with path.open("a", encoding="ascii") as file:
+                file.write(f"{question} {digest}\n")
+                file.flush()
+                os.fsync(file.fileno())
+
+    def _check(self, purchase: Purchase, entries: list[Entry], rows: RowRegister | None) -> None:
+        if rows is not None:
+            rows.check()
+        check_budget(self.client, purchase.budget, spent(entries), purchase.rho, purchase.unit)
+
+    def _compare(self, recorded: str, digest: str) -> None:
+        if recorded != digest:
+            raise RefusalError(
+                f"client {self.client}: got a question of an earlier run, but this machine computes other bytes than the "
+                "answer that was sent. The difference of the two would reveal rows. Resume the run on the machine that "
+                "began it, or train with another seed."
+            )
+
+    def _paid(self, purchase: Purchase, entries: list[Entry]) -> int:
+        bought = [e for e in entries if (e.version, e.question) == (purchase.partition, purchase.question)]
+        return len(bought) * purchase.answers
+
+    def _path(self, purchase: Purchase) -> Path:
+        return self._home / f"training-{purchase.settings}.log"
+
+    def _answers(self, purchase: Purchase, entries: list[Entry]) -> dict[str, str]:
+        """Return the hash of each answer that was recorded, by question."""
+        path = self._path(purchase)
+        if not path.exists():
+            if self._paid(purchase, entries):
+                raise UserError(
+                    f"{path}, the record of what client {self.client} answered in training, is missing. Restore it from a "
+                    "copy, or train with another noise."
+                )
+            return {}
+        lines = path.read_text(encoding="ascii").split("\n")[:-1]  # a line without its end was not sent
+        return dict(line.split(" ", 1) for line in lines)

@@ -1,0 +1,179 @@
+"""Train with differential privacy at the clients: noise from each client's secret, and its cost on each client's ledger."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho
+from models.networks.network_factory import Network, to_json
+from models.server_state import Weights
+from models.training.engine import Privacy, Rows, Trained, Training
+from models.training.private_training import train_privately
+from silos.client_store import ClientStore
+from silos.cohort import Cohort, Silos, Stack
+from silos.errors import RefusalError
+from silos.privacy.keyed_noise import KeyedNormals
+from silos.privacy.owner_file import policy_of, store_of_run
+from silos.privacy.report_rules import Unit
+from silos.privacy.reported_rows import RowRegister
+from silos.privacy.training_ledger import Purchase, TrainingLedger
+from silos.storage.partition_store import open_units
+from tasks.diagnosis.report_summary import LocalSummary
+from tasks.execution.load_client_data import load_rows
+from tasks.execution.prefect_tasks import step
+from tasks.messages.statistics_messages import PrivacyCost, Refusal
+
+
+def cost_of_run(privacy: Privacy, epochs: int) -> float:
+    """Return the cost ρ of all answers of a run to a client: a step of Gaussian noise costs 1 / (2 noise^2)."""
+    return privacy.rounds * epochs / (2 * privacy.noise**2)
+
+
+def noise_for(target: float, delta: float, steps: int) -> float:
+    """Return the noise multiplier with which so many steps have `target` as their epsilon at this delta."""
+    return math.sqrt(steps / (2 * rho(target, delta)))
+
+
+def train_with_noise(
+    silos: Silos,
+    stack: Stack,
+    rows: Rows,
+    network: Network,
+    weights: Weights,
+    context: Weights,
+    training: Training,
+    private: ClientStore,
+    proximal: float = 0.0,
+    anchor: Weights | None = None,
+    optimiser: Weights | None = None,
+) -> Trained:
+    """Train each client of a stack as `train_privately` does, and record answer and cost before the answer leaves.
+
+    Args:
+        silos: The silos.
+        stack: The clients, and the size to which they are padded.
+        rows: Their padded rows.
+        network: The network.
+        weights: The received weights, names to (stack size, ...).
+        context: What is not trained, names to (stack size, ...).
+        training: The local training with its privacy.
+        private: The run's private store, which lies in the silos' own.
+        proximal: As of `train`.
+        anchor: As of `train`.
+        optimiser: As of `train`.
+
+    Raises:
+        RefusalError: If an answer exceeds a client's budget, or the silos have no store; nothing leaves then.
+    """
+    ledgers = [_ledger(private, client) for client in stack.clients]
+    purchases = [_purchase(silos, ledger, training) for ledger in ledgers]
+    received = {"weights": weights, "context": context, "anchor": anchor or {}, "optimiser": optimiser or {}}
+    settings = json.dumps([repr(training), to_json(network), repr(silos.scaling), proximal], default=repr)
+    questions = [_digest(settings, received, index) for index in range(len(stack.clients))]
+    streams = [
+        ledger.noise(purchase.partition, question)
+        for ledger, purchase, question in zip(ledgers, purchases, questions, strict=True)
+    ]
+    draw = partial(_draw, streams, rows.x.device)
+    trained = train_privately(
+        network, weights, context, rows, training, draw, _shares(silos, stack, rows), proximal, anchor, optimiser
+    )
+    for index, (ledger, purchase, question) in enumerate(zip(ledgers, purchases, questions, strict=True)):
+        answer = _digest("", {"weights": trained.weights}, index)
+        ledger.record(purchase, question, answer, partial(_register, silos, ledger, stack, rows, index))
+    return trained
+
+
+@step
+def report_privacy_cost(
+    cohort: Cohort, training: Training, private: ClientStore, device: str = "cpu"
+) -> list[PrivacyCost | Refusal]:
+    """Report what each client has spent and may spend, before a run; clients that cannot pay for it refuse.
+
+    Args:
+        cohort: The clients, in stacks.
+        training: The local training with its privacy.
+        private: The run's private store.
+        device: No effect; rows are not computed on.
+    """
+    messages: list[PrivacyCost | Refusal] = []
+    for stack in cohort.stacks:
+        rows = load_rows(cohort.silos, stack, "train", "cpu")
+        costs, refusals = dict[str, tuple[float, float, float]](), dict[str, str]()
+        for index, client in enumerate(stack.clients):
+            try:
+                ledger = _ledger(private, client)
+                purchase = _purchase(cohort.silos, ledger, training)
+                spent = ledger.check(purchase, partial(_register, cohort.silos, ledger, stack, rows, index))
+                costs[client] = (spent, purchase.budget, ledger.policy.delta)
+            except RefusalError as refusal:
+                refusals[client] = str(refusal)
+        if costs:
+            parts = [torch.tensor(part, dtype=torch.float64) for part in zip(*costs.values(), strict=True)]
+            messages.append(PrivacyCost(tuple(costs), *parts))
+        if refusals:
+            messages.append(Refusal(tuple(refusals), refusals))
+    return messages
+
+
+def _ledger(private: ClientStore, client: str) -> TrainingLedger:
+    """Open the training ledger of a client in the store that a run's folder lies in; RefusalError if there is none."""
+    folder = store_of_run(Path(private.folder))
+    return TrainingLedger(str(folder), client, policy_of(folder, client))
+
+
+def _purchase(silos: Silos, ledger: TrainingLedger, training: Training) -> Purchase:
+    assert training.privacy is not None, "the caller has checked"
+    policy, privacy = ledger.policy, training.privacy
+    unit = Unit("epsilon", partial(epsilon, delta=policy.delta), also=f" at delta {policy.delta:g}")
+    settings = hashlib.sha256(f"{privacy!r} {training.epochs}".encode()).hexdigest()[:16]
+    cost = cost_of_run(privacy, training.epochs)
+    return Purchase(silos.partition, settings, privacy.rounds, cost, rho(policy.budget, policy.delta), unit)
+
+
+def _register(silos: Silos, ledger: TrainingLedger, stack: Stack, rows: Rows, index: int) -> RowRegister | None:
+    """Return the register by which no other silo reports these rows; None of public rows, which have no owner."""
+    if silos.manifest.is_public:
+        return None
+    count = int(rows.counts[index])
+    local = LocalSummary(silos, stack.clients[index], rows.x[index, :count].cpu(), rows.y[index, :count].cpu())
+    return RowRegister(ledger.folder, ledger.client, local.partition, local.cells)
+
+
+def _shares(silos: Silos, stack: Stack, rows: Rows) -> Tensor:
+    """Return what each clipped row counts, (stack size, width): 1 over the rows of its unit, or 1; 0 for padding."""
+    shares = (torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]).to(rows.x.dtype)
+    for index, client in enumerate(stack.clients):
+        unit = open_units(Path(silos.folder), silos.entries(client), "train")
+        if unit is None:  # none of the clients has units
+            break
+        _, number, count = np.unique(unit, return_inverse=True, return_counts=True)
+        shares[index, : len(unit)] /= torch.from_numpy(count[number.ravel()]).to(shares)
+    return shares
+
+
+def _draw(streams: list[KeyedNormals], device: torch.device, shapes: Mapping[str, torch.Size]) -> Mapping[str, Tensor]:
+    """Draw each client's noise of a step from its own stream, (clients, ...) by name; padding gets none."""
+    drawn = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    for index, stream in enumerate(streams):
+        for tensor in drawn.values():
+            tensor[index] = torch.from_numpy(stream.draw(tensor[index].numel())).view(tensor.shape[1:])
+    return {name: tensor.to(device) for name, tensor in drawn.items()}
+
+
+def _digest(settings: str, tensors: Mapping[str, Weights], index: int) -> str:
+    """Hash a client's part of tensors (clients, ...), with their names and shapes, and the settings."""
+    digest = hashlib.sha256(settings.encode())
+    for section, named in tensors.items():
+        for name, tensor in sorted(named.items()):
+            own = tensor[index].detach().cpu().contiguous()
+            digest.update(f"\n{section}/{name} {own.dtype} {tuple(own.shape)}\n".encode())
+            digest.update(own.numpy().tobytes())
+    return digest.hexdigest()
