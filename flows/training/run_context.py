@@ -183,6 +183,7 @@ def open_run(
     scorer, report = Scorer.of(project, method, agreement.scaling), RunReport(began, number)
     privacy = project.params.training.privacy
     report.notes += note_of_privacy(method, setup, privacy.epsilon, privacy.delta)
-    if method.spends_privacy and number < project.params.training.rounds:
-        check_budgets(setup, runner, clients.private)
+    left = project.params.training.rounds - number
+    if method.pays_as is not None and left:
+        check_budgets(project, setup, runner, clients.private, left)
     return RunContext(project, method, identity, folder, clients, scorer, state, number, memory, report)

@@ -28,7 +28,7 @@ class Purchase:
 
     Attributes:
         partition: The version of all silos' rows.
-        settings: A hash of the settings that the noise depends on.
+        settings: A hash of the version and of the settings that the cost depends on.
         answers: The number of answers.
         rho: Their cost together.
         budget: The most that all reports and answers of the client may cost, in the same unit.
@@ -58,17 +58,11 @@ class TrainingLedger(Ledger):
             secret, _ = self._open()
         return KeyedNormals(secret.key("training", partition, question))
 
-    def check(self, purchase: Purchase, register: Register) -> float:
-        """Return what the client has spent so far, as ρ; nothing is recorded. Arguments as of `record`.
-
-        Raises:
-            RefusalError: If the next new question would exceed the budget, or another silo reported the rows.
-        """
+    def account(self, purchase: Purchase) -> tuple[float, int]:
+        """Return what the client has spent so far, as ρ, and how many answers are paid for and not given."""
         with self._lock():
             _, entries = self._open()
-            if len(self._answers(purchase, entries)) >= self._paid(purchase, entries):
-                self._check(purchase, entries, register())
-            return spent(entries)
+            return spent(entries), self._paid(purchase, entries) - len(self._answers(purchase, entries))
 
     def record(self, purchase: Purchase, question: str, digest: str, register: Register) -> None:
         """Record an answer before it leaves, and pay if the answers that were paid for are used up.
