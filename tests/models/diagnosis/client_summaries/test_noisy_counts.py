@@ -11,12 +11,11 @@ from models.diagnosis.client_summaries.gaussian_mechanism import (
     add_noise,
     clip_negative,
     counts_sensitivity,
-    rho,
-    sigma,
     summaries_from_counts,
     with_effective_rows,
 )
 from models.diagnosis.diagnose_pairs import append_rest, diagnose_pairs
+from models.privacy_accounting import rho, sigma
 from publications.synthetic_pairs.generators import Normals, drawn
 
 pytestmark = pytest.mark.slow
