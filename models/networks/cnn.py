@@ -127,6 +127,11 @@ class CNN(DenseHead, EncoderHeadStack, ClippedGradients, Network):
         features = append_statistics(z.flatten(-2), context, self._appended)
         return torch.relu(dense(weights, 0, features)) if self.hidden else features
 
+    @property
+    def clipped_width(self) -> int:
+        channels = pairwise((self._image_channels + self.planes, *self.channels))
+        return max(self.max_width, *(below * above * self.kernel**2 for below, above in channels))
+
     def clipped_gradients(self, weights: Weights, context: Weights, x: Tensor, rows: RowScale) -> dict[str, Tensor]:
         """Autograd propagates deltas from the features to each convolution, but computes no gradient of a weight."""
         clients = len(x)
@@ -140,7 +145,8 @@ class CNN(DenseHead, EncoderHeadStack, ClippedGradients, Network):
         outputs = [output for _, _, output in layers.passed]
         found = zip(layers.passed, torch.autograd.grad(folded, outputs, below), strict=True)
         kernel_rows = [
-            KernelRows.from_images(name, inputs, changes, clients, self._margin) for (name, inputs, _), changes in found
+            KernelRows.from_images(name, inputs, changes, weights[f"{name}.weight"], self._margin)
+            for (name, inputs, _), changes in found
         ]
         return scaled_sums([*kernel_rows, *dense_rows], rows.scale)
 

@@ -153,6 +153,10 @@ class MLP(DenseHead, EncoderHeadStack, FusedSGD, ClippedGradients, Network):
             bias.mul_(step.keep).sub_(gradient.sum(1), alpha=step.rate)
             gradient = below
 
+    @property
+    def clipped_width(self) -> int:
+        return self.max_width
+
     def clipped_gradients(self, weights: Weights, context: Weights, x: Tensor, rows: RowScale) -> dict[str, Tensor]:
         below = append_statistics(x.flatten(2), context, self.statistics)
         return scaled_sums(self.dense_rows(weights, below, rows.logit_gradient), rows.scale)

@@ -10,10 +10,11 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d
 
 from ..server_state import Weights
-from .grouped_layers import GroupedLayers, unfold_images
+from .grouped_layers import GroupedLayers
+
+_LAST = torch.channels_last
 
 
 class RowGradients(Protocol):
@@ -50,31 +51,49 @@ class DenseRows:
 
 @dataclass(frozen=True)
 class KernelRows:
-    """A convolution's gradients of each row: kernels (in, clients, rows, out, kernel, kernel), bias (clients, rows, out)."""
+    """A convolution's gradients of each row: kernels (rows, clients, numbers) and bias (rows, clients, out)."""
 
     name: str
     kernels: Tensor
     bias: Tensor
+    shape: torch.Size  # of the kernels of all clients, in the order of the numbers: (clients, out, kernel, kernel, in)
 
     @classmethod
-    def from_images(cls, name: str, inputs: Tensor, deltas: Tensor, clients: int, margin: int) -> "KernelRows":
-        """Correlate each row's inputs with its deltas; both are folded images, margin is the convolution's padding."""
-        images, changes = unfold_images(inputs, clients), unfold_images(deltas, clients)
-        rows, channels = images.shape[1], images.shape[2]
-        below = images.flatten(0, 1).transpose(0, 1).contiguous()
-        kernels = changes.flatten(0, 2).unsqueeze(1).contiguous()
-        found = conv2d(below, kernels, padding=margin, groups=clients * rows)
-        return cls(name, found.view(channels, clients, rows, -1, *found.shape[2:]), changes.sum((3, 4)))
+    def from_images(cls, name: str, inputs: Tensor, deltas: Tensor, weight: Tensor, margin: int) -> "KernelRows":
+        """Compute each row's gradient as that of one more group of channels.
+
+        Args:
+            name: The layer.
+            inputs: Folded images, (rows, clients * in, height, width).
+            deltas: Folded images, (rows, clients * out, height, width).
+            weight: The kernels, (clients, out, in, kernel, kernel).
+            margin: The convolution's padding.
+        """
+        rows, groups = len(inputs), len(inputs) * len(weight)
+        # only the shape and layout of the kernels are read
+        kernels = torch.empty_like(weight[:1].expand(groups, *weight.shape[1:]).flatten(0, 1), memory_format=_LAST)
+        settings = ([0], [1, 1], [margin, margin], [1, 1], False, [0, 0], groups, [False, True, False])
+        images, changes = _rows_as_channels(inputs), _rows_as_channels(deltas)
+        found = torch.ops.aten.convolution_backward(changes, images, kernels, *settings)[1].permute(0, 2, 3, 1)
+        shape = weight.permute(0, 1, 3, 4, 2).shape
+        return cls(name, found.reshape(rows, len(weight), -1), deltas.sum((2, 3)).view(rows, len(weight), -1), shape)
 
     def squares(self) -> Tensor:
-        return self.kernels.square().sum((0, 3, 4, 5)) + self.bias.square().sum(-1)
+        return (self.kernels.square().sum(-1) + self.bias.square().sum(-1)).T
 
     def sums(self, scale: Tensor, finite: Tensor | None) -> dict[str, Tensor]:
-        weights = scale.unsqueeze(1)
-        kernels = _clean(self.kernels.flatten(3), finite)
-        summed = torch.matmul(weights, kernels).view(*kernels.shape[:2], *self.kernels.shape[3:])
-        bias = torch.bmm(weights, _clean(self.bias, finite)).squeeze(1)
-        return {f"{self.name}.weight": summed.permute(1, 2, 0, 3, 4).contiguous(), f"{self.name}.bias": bias}
+        kernels, bias = (
+            torch.bmm(scale.unsqueeze(1), _clean(of.transpose(0, 1), finite)) for of in (self.kernels, self.bias)
+        )
+        return {
+            f"{self.name}.weight": kernels.view(self.shape).permute(0, 1, 4, 2, 3).contiguous(),
+            f"{self.name}.bias": bias.squeeze(1),
+        }
+
+
+def _rows_as_channels(images: Tensor) -> Tensor:
+    """Fold images (rows, channels, height, width) to one image, (1, rows * channels, height, width), channels last."""
+    return images.permute(2, 3, 0, 1).contiguous().flatten(2).permute(2, 0, 1).unsqueeze(0)
 
 
 class RecordedLayers(GroupedLayers):
@@ -91,7 +110,7 @@ class RecordedLayers(GroupedLayers):
 
 
 def _clean(tensor: Tensor, finite: Tensor | None) -> Tensor:
-    """Replace rows that are not finite by 0, since 0 times infinity is no number; tensor: (..., clients, rows, numbers)."""
+    """Replace rows that are not finite by 0, since 0 times infinity is no number; tensor: (clients, rows, numbers)."""
     return tensor if finite is None else tensor.where(finite.unsqueeze(-1), 0.0)
 
 
