@@ -15,6 +15,7 @@ from flows.project.project import Project
 from flows.project.run_sets import begun_before, new_experiment, newest_experiment
 from flows.training.callbacks.callback import user_callbacks
 from flows.training.fingerprint import fingerprint_of
+from flows.training.privacy_budget import check_budgets
 from flows.training.run_context import open_run
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.trainer import Trainer, default_callbacks
@@ -58,7 +59,8 @@ def run(
         plain(experiment, "the experiment")
     with project.data.working(name):
         # inside a comparison the outer flow is the one that Prefect retries, and it passes `resume`
-        retried = None if experiment else begun_before(project, "run")
+        alone = not experiment
+        retried = begun_before(project, "run") if alone else None
         if retried is not None:
             experiment, resume = retried, True
         if not experiment and resume:
@@ -66,9 +68,8 @@ def run(
         if not experiment:
             info = {"methods": [method], "seeds": [seed], "data_version": project.silos.version}
             experiment = new_experiment(project, "run", info)
-        return _run_in_folder(
-            project, method_settings, method, seed, RunFolder(project.store.runs / experiment / name), resume, until
-        )
+        folder = RunFolder(project.store.runs / experiment / name)
+        return _run_in_folder(project, method_settings, method, seed, folder, resume, until, alone)
 
 
 def probe(project: Project, method: str, seed: int) -> RunResult:
@@ -80,9 +81,18 @@ def probe(project: Project, method: str, seed: int) -> RunResult:
 
 
 def _run_in_folder(
-    project: Project, method: Method, method_name: str, seed: int, folder: RunFolder, resume: bool, until: int = 0
+    project: Project,
+    method: Method,
+    method_name: str,
+    seed: int,
+    folder: RunFolder,
+    resume: bool,
+    until: int = 0,
+    alone: bool = False,
 ) -> RunResult | None:
     """Play the run in its folder; return the result on disk if it is complete and logged to MLflow.
+
+    A run that is `alone` checks the silos' privacy budgets; a comparison has checked those of all its runs.
 
     A run that may pause also lets clients store the outcomes of their validation rows, at the pause and at the end.
     """
@@ -94,7 +104,12 @@ def _run_in_folder(
         result = folder.finished()
         if result is not None and result["mlflow_run_id"] is not None:
             return result
-        run = open_run(project, method, setup, identity, folder, PrefectRunner(workers, waits=True), began)
+        runner = PrefectRunner(workers, waits=True)
+        run = open_run(project, method, setup, identity, folder, runner, began)
+        if alone and method.pays_as is not None:
+            answers = project.params.training.rounds - run.number
+            if cost := check_budgets(project, setup, runner, project.ledgers, answers):
+                progress.current().say(f"training.privacy: {cost}")
         extra = user_callbacks(project.params.callbacks)
         return Trainer(run, default_callbacks(project.params.evaluation, extra, bool(until))).fit(until)
 

@@ -21,7 +21,7 @@ from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.prefect_tasks import step
 from tasks.messages.round_messages import SentTrees, Update, Updated
-from tasks.private_training import train_with_noise
+from tasks.private_training import check_received, train_with_noise
 
 _SMALL = 4096  # up to so many values per client, one product is cheaper than adding client by client
 
@@ -79,6 +79,7 @@ def local_train(
         if training.privacy is None:
             trained = train(model.network, weights, context, rows, training, streams, proximal, centre, state)
         else:
+            check_received(model)
             received = (model.network, weights, context, training)
             trained = train_with_noise(cohort.silos, stack, rows, *received, private, proximal, centre, state)
         # noisy steps have a divisor that depends on no row, and so have their means

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from models.client_model import Model
 from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho
 from models.networks.network_factory import Network, to_json
-from models.server_state import Weights
+from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Privacy, Rows, Trained, Training
 from models.training.private_training import train_privately
 from silos.client_store import ClientStore
@@ -26,9 +27,8 @@ from silos.privacy.reported_rows import RowRegister
 from silos.privacy.training_ledger import Purchase, TrainingLedger
 from silos.storage.partition_store import open_units
 from tasks.diagnosis.report_summary import LocalSummary
-from tasks.execution.load_client_data import load_rows
 from tasks.execution.prefect_tasks import step
-from tasks.messages.statistics_messages import PrivacyCost, Refusal
+from tasks.messages.statistics_messages import PrivacyCost
 
 
 def cost_of_run(privacy: Privacy, epochs: int) -> float:
@@ -91,35 +91,36 @@ def train_with_noise(
     return trained
 
 
+def check_received(model: Model) -> None:
+    """Raise RefusalError for a model with weights or context that clients keep: one row could change all gradients."""
+    if isinstance(model.personal, ClientStateRefs) or isinstance(model.context, ClientStateRefs):
+        raise RefusalError(
+            "training.privacy: got a model with weights or statistics that clients keep, expected none, since they follow "
+            "from rows without noise. Use fedavg, fedprox, fedopt or finetune, or set training.privacy.epsilon to null."
+        )
+
+
 @step
 def report_privacy_cost(
     cohort: Cohort, training: Training, private: ClientStore, device: str = "cpu"
-) -> list[PrivacyCost | Refusal]:
-    """Report what each client has spent and may spend, before a run; clients that cannot pay for it refuse.
+) -> list[PrivacyCost]:
+    """Report what each client has spent of its budget, before it trains; no row is read.
 
     Args:
         cohort: The clients, in stacks.
         training: The local training with its privacy.
-        private: The run's private store.
-        device: No effect; rows are not computed on.
+        private: The store of a run, or of the silos.
+        device: No effect.
     """
-    messages: list[PrivacyCost | Refusal] = []
+    messages = []
     for stack in cohort.stacks:
-        rows = load_rows(cohort.silos, stack, "train", "cpu")
-        costs, refusals = dict[str, tuple[float, float, float]](), dict[str, str]()
-        for index, client in enumerate(stack.clients):
-            try:
-                ledger = _ledger(private, client)
-                purchase = _purchase(cohort.silos, ledger, training)
-                spent = ledger.check(purchase, partial(_register, cohort.silos, ledger, stack, rows, index))
-                costs[client] = (spent, purchase.budget, ledger.policy.delta)
-            except RefusalError as refusal:
-                refusals[client] = str(refusal)
-        if costs:
-            parts = [torch.tensor(part, dtype=torch.float64) for part in zip(*costs.values(), strict=True)]
-            messages.append(PrivacyCost(tuple(costs), *parts))
-        if refusals:
-            messages.append(Refusal(tuple(refusals), refusals))
+        accounts = []
+        for client in stack.clients:
+            ledger = _ledger(private, client)
+            purchase = _purchase(cohort.silos, ledger, training)
+            spent, left = ledger.account(purchase)
+            accounts.append((spent, purchase.budget, ledger.policy.delta, float(left)))
+        messages.append(PrivacyCost(stack.clients, *torch.tensor(accounts, dtype=torch.float64).T.contiguous()))
     return messages
 
 
@@ -133,7 +134,7 @@ def _purchase(silos: Silos, ledger: TrainingLedger, training: Training) -> Purch
     assert training.privacy is not None, "the caller has checked"
     policy, privacy = ledger.policy, training.privacy
     unit = Unit("epsilon", partial(epsilon, delta=policy.delta), also=f" at delta {policy.delta:g}")
-    settings = hashlib.sha256(f"{privacy!r} {training.epochs}".encode()).hexdigest()[:16]
+    settings = hashlib.sha256(f"{silos.partition} {privacy!r} {training.epochs}".encode()).hexdigest()[:16]
     cost = cost_of_run(privacy, training.epochs)
     return Purchase(silos.partition, settings, privacy.rounds, cost, rho(policy.budget, policy.delta), unit)
 

@@ -107,8 +107,8 @@ class Method(BaseModel, ABC):
     losses and scores have no guarantee. None: the method is refused.
     """
 
-    spends_privacy: ClassVar[bool] = True
-    """Whether clients send noisy weights, which cost their budgets; False if all trained weights stay with them."""
+    pays_as: ClassVar[str | None] = ""
+    """The method that asks clients the same, which they pay for once; empty if none, None if trained weights all stay."""
 
     is_bound: ClassVar[bool] = False
     """Whether the method is only a bound for others, as it uses what no server may see: it is no candidate for use."""

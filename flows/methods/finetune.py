@@ -22,6 +22,7 @@ class FineTune(fedavg.FedAvg):
     """0 epochs is FedAvg. Fresh and unseen clients fine-tune on their training rows, as a new silo would."""
 
     private_training = "kept"
+    pays_as = "fedavg"
     tested_model = "personal"
     tuned = axes(epochs=(1, 5))
 

@@ -19,7 +19,7 @@ class LocalOnly(Method):
     """Local only has no options; weights stay with the clients, and the server has their hashes."""
 
     private_training = "kept"
-    spends_privacy = False
+    pays_as = None
     tested_model = "personal"
 
     def init(self, setup: TrainingSetup) -> ServerState:

@@ -1,51 +1,58 @@
 """Ask silos before training whether their budgets pay for it, and say what a run spends."""
 
+import math
+
 from flows.methods.base import Method
 from flows.methods.round_context import TrainingSetup
+from flows.project.project import Project
 from models.diagnosis.client_summaries.gaussian_mechanism import epsilon
 from silos.client_store import ClientStore
 from silos.errors import RefusalError, counted
 from tasks.execution.task_runner import Runner, map_clients
-from tasks.messages.statistics_messages import PrivacyCost, Refusal
 from tasks.private_training import cost_of_run, report_privacy_cost
 from tasks.tracking.result_types.run_result import Note
 
+_SLACK = 1 + 1e-9  # of a budget, for rounding in sums
 
-def check_budgets(setup: TrainingSetup, runner: Runner, private: ClientStore, runs: int = 1) -> None:
-    """Raise RefusalError if the budget of a silo does not pay for runs with training.privacy; nothing is spent.
+
+def check_budgets(project: Project, setup: TrainingSetup, runner: Runner, private: ClientStore, answers: int) -> str:
+    """Return in words what answers in training will cost each silo; empty without privacy. Nothing is spent yet.
 
     Args:
-        setup: What the runs train with; nothing is checked without privacy.
+        project: The project, whose params say which clients never train.
+        setup: What the runs train with.
         runner: Where clients are reached.
         private: A private store of a run, or that of the silos.
-        runs: The number of runs that may spend.
+        answers: The answers that each silo may give, such as rounds times runs.
+
+    Raises:
+        RefusalError: If they exceed the budget of a silo.
     """
     privacy = setup.training.privacy
-    if privacy is None or not runs:
-        return
+    if privacy is None or not answers:
+        return ""
+    leave = project.params.clients.leave
+    silos = setup.silos.select([client for client in setup.silos.clients if leave.get(client) != 1])
     messages = map_clients(
-        runner, report_privacy_cost, setup.silos, stack=setup.stack, training=setup.training, private=private
+        runner, report_privacy_cost, silos, stack=setup.stack, training=setup.training, private=private
     )
-    refused = {
-        client: why for message in messages if isinstance(message, Refusal) for client, why in message.why.items()
-    }
-    if refused:
-        first, why = next(iter(refused.items()))
-        more = f" So do {len(refused) - 1} more." if len(refused) > 1 else ""
-        raise RefusalError(f"{why}{more} To train without {first}: `--set 'clients.leave={{{first}: 1}}'`.")
-    cost = runs * cost_of_run(privacy, setup.training.epochs)
+    each, said = cost_of_run(privacy, setup.training.epochs), ""
     for message in messages:
-        assert isinstance(message, PrivacyCost), "refusals are raised above"
-        parts = (message.spent.tolist(), message.budget.tolist(), message.delta.tolist())
-        for client, spent, budget, delta in zip(message.clients, *parts, strict=True):
-            if spent + cost > budget * (1 + 1e-9):
-                total, most, before = (epsilon(part, delta) for part in (cost, budget, spent))
-                each = epsilon(max(budget - spent, 0.0) / runs, delta)
+        columns = (message.spent, message.budget, message.delta, message.left)
+        for client, *account in zip(message.clients, *(column.tolist() for column in columns), strict=True):
+            spent, budget, delta, left = account
+            runs = math.ceil(max(answers - left, 0) / privacy.rounds)
+            total, most, before = (epsilon(rho, delta) for rho in (runs * each, budget, spent))
+            of_budget = f"of a budget of {most:.3g}, {before:.3g} is spent"
+            said = said or f"{counted(runs, 'run')} will cost each silo epsilon {total:.3g}; {of_budget}"
+            if spent + runs * each > budget * _SLACK:
+                lower = epsilon(max(budget - spent, 0.0) / runs, delta)
                 raise RefusalError(
-                    f"training.privacy.epsilon: {counted(runs, 'run')} cost each silo epsilon {total:.3g} together, but "
-                    f"client {client} has a budget of {most:.3g}, of which {before:.3g} is spent. Lower training.privacy."
-                    f"epsilon to {each:.2g}, train fewer methods or seeds, or let the owner raise budget in its owner.yaml."
+                    f"training.privacy.epsilon: {counted(runs, 'run')} would cost client {client} epsilon {total:.3g}, but "
+                    f"{of_budget}. Lower training.privacy.epsilon to {lower:.2g}, train fewer methods or seeds, leave the "
+                    f"client out (`--set 'clients.leave={{{client}: 1}}'`), or let its owner raise budget in owner.yaml."
                 )
+    return said
 
 
 def note_of_privacy(method: Method, setup: TrainingSetup, target: float | None, delta: float) -> list[Note]:

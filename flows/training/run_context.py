@@ -14,7 +14,7 @@ from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
 from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import FittedStandardization, fit_or_load
-from flows.training.privacy_budget import check_budgets, note_of_privacy
+from flows.training.privacy_budget import note_of_privacy
 from flows.training.run_folder import RunFolder
 from flows.training.training_setup import client_sampler, training_setup
 from models.server_state import ServerState
@@ -183,6 +183,4 @@ def open_run(
     scorer, report = Scorer.of(project, method, agreement.scaling), RunReport(began, number)
     privacy = project.params.training.privacy
     report.notes += note_of_privacy(method, setup, privacy.epsilon, privacy.delta)
-    if method.spends_privacy and number < project.params.training.rounds:
-        check_budgets(setup, runner, clients.private)
     return RunContext(project, method, identity, folder, clients, scorer, state, number, memory, report)

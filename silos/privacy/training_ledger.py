@@ -28,7 +28,7 @@ class Purchase:
 
     Attributes:
         partition: The version of all silos' rows.
-        settings: A hash of the settings that the noise depends on.
+        settings: A hash of the version and of the settings that the cost depends on.
         answers: The number of answers.
         rho: Their cost together.
         budget: The most that all reports and answers of the client may cost, in the same unit.
@@ -58,17 +58,11 @@ class TrainingLedger(Ledger):
             secret, _ = self._open()
         return KeyedNormals(secret.key("training", partition, question))
 
-    def check(self, purchase: Purchase, register: Register) -> float:
-        """Return what the client has spent so far, as ρ; nothing is recorded. Arguments as of `record`.
-
-        Raises:
-            RefusalError: If the next new question would exceed the budget, or another silo reported the rows.
-        """
+    def account(self, purchase: Purchase) -> tuple[float, int]:
+        """Return what the client has spent so far, as ρ, and how many answers are paid for and not given."""
         with self._lock():
             _, entries = self._open()
-            if len(self._answers(purchase, entries)) >= self._paid(purchase, entries):
-                self._check(purchase, entries, register())
-            return spent(entries)
+            return spent(entries), self._paid(purchase, entries) - len(self._answers(purchase, entries))
 
     def record(self, purchase: Purchase, question: str, digest: str, register: Register) -> None:
         """Record an answer before it leaves, and pay if the answers that were paid for are used up.
@@ -99,8 +93,9 @@ class TrainingLedger(Ledger):
                     rows.record(self.policy)
                 bought = Entry(purchase.partition, purchase.question, purchase.rho, 0, now(), "", "", by=user())
                 self._write(secret, [*entries, bought])
-            with path.open("a", encoding="ascii") as file:
-                file.write(f"{question} {digest}\n")
+            with path.open("r+b") as file:
+                file.truncate(file.seek(path.read_bytes().rfind(b"\n") + 1))  # a line without its end was not sent
+                file.write(f"{question} {digest}\n".encode())
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -134,5 +129,5 @@ class TrainingLedger(Ledger):
                     "copy, or train with another noise."
                 )
             return {}
-        lines = path.read_text(encoding="ascii").split("\n")[:-1]  # a line without its end was not sent
+        lines = path.read_text(encoding="ascii", errors="replace").split("\n")[:-1]
         return dict(line.split(" ", 1) for line in lines)

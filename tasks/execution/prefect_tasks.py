@@ -183,8 +183,8 @@ def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
         if field:
             why = "with training.privacy" if is_private else "as the owner has set under private_training"
             raise RefusalError(
-                f"{field}: got numbers of training rows without noise, expected none, {why}. Use a method that adds noise, and "
-                "training.privacy.epsilon: docs/privacy.md."
+                f"{field}: got numbers of training rows without noise, expected none, {why}. Use a method that adds "
+                "noise, and training.privacy.epsilon: docs/privacy.md."
             )
 
 

@@ -233,7 +233,8 @@ class Refusal(Message):
 class PrivacyCost(Message):
     """What the clients of one stack have spent of their privacy budgets, by their ledgers; it depends on no row.
 
-    `spent` and `budget` are in ρ of zero-concentrated differential privacy; the budget is at `delta`.
+    `spent` and `budget` are in ρ of zero-concentrated differential privacy; the budget is at `delta`. `left` is the
+    number of answers that are paid for and not given.
     """
 
     travels = False
@@ -241,6 +242,7 @@ class PrivacyCost(Message):
     spent: Annotated[Tensor, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC]
     budget: Annotated[Tensor, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC]
     delta: Annotated[Tensor, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC]
+    left: Annotated[Tensor, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC]
 
 
 @dataclass(frozen=True)

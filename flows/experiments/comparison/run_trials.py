@@ -5,7 +5,7 @@ Further partitions are drawn under further data seeds, as a published comparison
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
 from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import scaling_of
+from flows.training.privacy_budget import check_budgets
 from flows.training.run_folder import RunFolder, run_name
 from flows.training.training_setup import training_setup
 from models.client_model import Model
@@ -162,6 +163,33 @@ def planned_runs(plan: Plan, tried: Mapping[str, int] | None = None) -> list[str
         tuning = [(first, trial_name(index)) for index in range(tried[method])] if tried else [(first, "")]
         names += [run_name(method, *trial) for trial in (*tuning, *later)]
     return names
+
+
+def check_budgets_of(project: Project, experiment: str, plan: Plan) -> None:
+    """Say what the runs will cost the privacy budgets of silos; RefusalError, before any is trained, if that is too much.
+
+    Methods that ask silos the same are counted once. Tuning may try more settings than are counted.
+    """
+    if project.params.training.privacy.epsilon is None:
+        return
+    tried = {method: len(_grid(project, method).points()) for method in plan.methods} if plan.tune else None
+    paying = dict[str, str]()
+    for method in plan.methods:
+        pays_as = find_method(method, project.params.registered).pays_as
+        if pays_as is not None:
+            paying.setdefault(method if plan.tune else pays_as or method, method)
+    only = replace(plan, methods=[*paying.values()])
+    runs = unfinished(project, experiment, planned_runs(only, tried))
+    with project.workers() as workers:
+        cost = check_budgets(
+            project,
+            training_setup(project, plan.seeds[0]),
+            PrefectRunner(workers, waits=True),
+            project.ledgers,
+            len(runs) * project.params.training.rounds,
+        )
+    if cost:
+        progress.current().say(f"training.privacy: {cost}")
 
 
 def _seconds_of_run(results: Sequence[RunResult | str]) -> float:
