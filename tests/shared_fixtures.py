@@ -57,6 +57,7 @@ torch.set_num_threads(1)
 
 CLASSES = 3
 FEATURES = 5
+PARAMS = (Path(__file__).parents[1] / "params.yaml").read_bytes()
 SPLITS = ("train", "validation", "test")
 MAKE_PREFECTS_TABLES = """
 import os
@@ -253,14 +254,14 @@ def write_params() -> Callable[[Path], dict[str, Any]]:
     """Makes a folder with a small copy of the repository's params.yaml."""
 
     def write_there(folder: Path) -> dict[str, Any]:
-        raw = yaml.safe_load((Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8"))
+        raw = yaml.load(PARAMS, yaml.CSafeLoader)
         raw["data"]["scheme"][0]["clients"] = 6
         raw["model"]["hidden"] = [8]
         raw["training"] |= {"rounds": 3, "epochs": 1}
         raw["comparison"] |= {"methods": ["local_only", "fedavg"], "seeds": [0, 1]}
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        (folder / "params.yaml").write_text(yaml.safe_dump(raw, sort_keys=False), encoding="utf-8")
+        (folder / "params.yaml").write_text(yaml.dump(raw, Dumper=yaml.CSafeDumper, sort_keys=False), encoding="utf-8")
         return raw
 
     return write_there
@@ -278,11 +279,10 @@ def project(tmp_path: Path, write_params: Callable[[Path], dict[str, Any]]) -> P
 class World:
     """A folder with params.yaml; `write` makes a version of data/ of these rows by client, all of them to train on."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, repositories: Path) -> None:
         self.folder = folder
-        self.raw = yaml.safe_load((Path(__file__).parents[1] / "params.yaml").read_text(encoding="utf-8"))
-        folder.mkdir(exist_ok=True)
-        git(folder, "init", "-q")
+        self.raw = yaml.load(PARAMS, yaml.CSafeLoader)
+        shutil.copytree(repositories, folder, dirs_exist_ok=True)
         (folder / ".gitignore").write_text("/data\n/runs/\n/private/\n/cache/\n*.npz\n")
 
     def write(
@@ -312,7 +312,9 @@ class World:
         if task == "regression":
             self.raw["training"]["objective"] = {"kind": "squared_error"}
             self.raw["comparison"]["methods"] = ["local_only", "fedavg"]
-        (self.folder / "params.yaml").write_text(yaml.safe_dump(self.raw, sort_keys=False), encoding="utf-8")
+        (self.folder / "params.yaml").write_text(
+            yaml.dump(self.raw, Dumper=yaml.CSafeDumper, sort_keys=False), encoding="utf-8"
+        )
         project = self.open()
         if not (self.folder / "data").exists():
             make_store(self.folder / "private" / "own")
@@ -333,15 +335,29 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def world_at() -> type[World]:
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with git's and DVC's repositories, as the first `siloflow partition` makes them; to be copied."""
+    folder = tmp_path_factory.mktemp("repositories")
+    git(folder, "init", "-q", "--template=")
+    (folder / "data").mkdir()
+    record(folder)
+    for made in ("data", ".dvc/cache"):
+        shutil.rmtree(folder / made)
+    for made in ("data.dvc", ".gitignore"):
+        (folder / made).unlink()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def world_at(repositories: Path) -> Callable[[Path], World]:
     """See `World`."""
-    return World
+    return lambda folder: World(folder, repositories)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Callable[[], World]:
+def world(world_at: Callable[[Path], World], tmp_path: Path) -> Callable[[], World]:
     """Makes worlds."""
-    return lambda: World(tmp_path / "project")
+    return lambda: world_at(tmp_path / "project")
 
 
 def git(folder: Path, *arguments: str) -> str:
