@@ -1,0 +1,55 @@
+"""Private training as typed: the same bits under every runner, after a kill, and within the owner's budget."""
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+SMALL = ("--set", "data.scheme=[{kind: dirichlet, clients: 4, alpha: 1.0}]", "--set", "training.rounds=3")
+PRIVATE = (
+    *SMALL,
+    "--set",
+    "model.hidden=[]",
+    "--set",
+    "training.privacy={epsilon: 4, clip: 0.5}",
+    "--set",
+    "training.optimiser.learning_rate=8",
+)
+
+
+@pytest.fixture(scope="module")
+def project(partitioned, server, tmp_path_factory):
+    """A project of four silos, whose owners pay for three runs with epsilon 4, and not for four."""
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("privacy") / "project", server)
+    folder.type("partition", *SMALL)
+    file = folder.path / "private" / "digits" / "owner.yaml"
+    file.write_text(file.read_text().replace("budget: 1.0e+06", "budget: 8.0    "))
+    return folder
+
+
+def _spent(folder):
+    return [silo["spent"] for silo in folder.type("data", "ledger", *SMALL, "--json").json()["silos"]]
+
+
+def test_all_runners_send_the_same_bytes_for_which_a_silo_pays_once(project):
+    hashes = set()
+    for runner in ("threads", "processes", "dask"):
+        where = ("--set", f"runner.kind={runner}", "--set", "runner.workers=2")
+        hashes.add(project.type("run", "fedavg", *PRIVATE, *where, "--json").json()["weights_sha256"])
+        assert _spent(project) == pytest.approx([4.0] * 4)
+    assert len(hashes) == 1
+
+
+def test_a_comparison_says_its_cost_first_and_trains_nothing_beyond_a_budget(project):
+    before = _spent(project)
+    answer = project.type("compare", "local_only", "fedavg", "finetune", *PRIVATE, "--seeds", "0,1,2,3", code=1)
+    assert "training.privacy.epsilon: 4 runs would cost client c00 epsilon" in answer.err
+    assert "Lower training.privacy.epsilon to" in answer.err
+    assert _spent(project) == before
+    answer = project.type("compare", "local_only", "fedavg", "finetune", *PRIVATE, "--seeds", "0,1")
+    assert "2 runs will cost each silo epsilon" in answer.err
+    assert _spent(project) == pytest.approx([5.877] * 4, abs=0.01), "seed 0 and fine-tuning ask what was asked before"
+
+
+def test_methods_without_noise_are_refused_before_they_train(project):
+    answer = project.type("compare", "scaffold", "fedavg", *PRIVATE, code=1)
+    assert "Use one of fedavg, fedopt, fedprox, finetune, local_only" in answer.err
