@@ -28,6 +28,9 @@ def bench(
     cells: Annotated[
         bool, typer.Option("--cells", help="What least rows of a cell cost a diagnosis: 20 minutes.")
     ] = False,
+    privacy: Annotated[
+        bool, typer.Option("--privacy", help="What private training adds to a step: clipping and noise.")
+    ] = False,
     serving: Annotated[bool, typer.Option("--serving", help="How long requests to a served model take.")] = False,
     advice: Annotated[
         bool,
@@ -48,7 +51,7 @@ def bench(
     """
     parts = {"--tune": tune, "--codebook": codebook, "--regroup": regroup, "--diagnose": diagnose}
     parts |= {"--population": population, "--intervals": intervals, "--serving": serving}
-    parts |= {"--cells": cells}
+    parts |= {"--cells": cells, "--privacy": privacy}
     parts |= {"--advice": advice, "--live": live}
     with Session(json) as session:
         given = {"--set": bool(overrides), "--device": device != "cpu", "--peer": bool(peer)}
@@ -81,6 +84,11 @@ def bench(
             from benchmarks.bench_cells import cells_cost
 
             session.print_result(keep("cells", cells_cost(session.print_progress)), _print("cells"))
+        elif privacy:
+            from benchmarks.bench_privacy import privacy_cost
+
+            measured = privacy_cost(turns, session.print_progress)
+            session.print_result(keep("privacy", measured, f" --repeats {turns}"), _print("privacy_cost"))
         elif serving:
             from benchmarks.bench_serving import serving_cost
 
@@ -139,10 +147,10 @@ _ACCEPTED_BY = {
     "--set": ("--tune",),
     "--device": (_WORKLOADS,),
     "--peer": (_WORKLOADS,),
-    "--repeats": (_WORKLOADS, "--codebook", "--regroup", "--population"),
+    "--repeats": (_WORKLOADS, "--codebook", "--regroup", "--population", "--privacy"),
     "--record": (
         *(_WORKLOADS, "--codebook", "--regroup", "--diagnose", "--population"),
-        *("--intervals", "--cells", "--serving", "--advice", "--live"),
+        *("--intervals", "--cells", "--privacy", "--serving", "--advice", "--live"),
     ),
 }
 """The parts that read an option, in which `workloads` stands for a call without a part."""

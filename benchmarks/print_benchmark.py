@@ -194,6 +194,29 @@ def intervals(answer: dict[str, Any], console: PlainConsole) -> None:
     )
 
 
+def privacy_cost(answer: dict[str, Any], console: PlainConsole) -> None:
+    """Print a row a network and number of rows: the plain step, what clipping and noise make of it, and memory."""
+    table = console.table("", "rows", "plain", "clipped", "each turn", "noisy", "each turn", "memory")
+    for line in answer["lines"]:
+        parts = []
+        for step in ("clipped", "noisy"):
+            ratios = line["ratio_by_turn"][step]
+            parts += [f"{line['ratio'][step]:.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}"]
+        plain = f"{line['milliseconds']['plain']:.1f} ms"
+        table.add_row(
+            line["workload"],
+            str(line["rows"]),
+            plain,
+            *parts,
+            f"{line['times_memory']:.2f}" if "times_memory" in line else "",
+        )
+    console.print(table)
+    console.print(
+        "Steps of one stack on one thread: times of a private step over the plain step's, and peak memory over its memory. "
+        f"A normal number from a silo's key takes {answer['normal_nanoseconds']:.1f} ns."
+    )
+
+
 def serving(answer: dict[str, Any], console: PlainConsole) -> None:
     """Print the milliseconds of requests, a row a size, and the server's memory."""
     table = console.table("rows of a request", "p50", "p99")

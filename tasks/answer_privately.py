@@ -81,7 +81,7 @@ def train_with_noise(
         ledger.noise(purchase.partition, question)
         for ledger, purchase, question in zip(ledgers, purchases, questions, strict=True)
     ]
-    draw = partial(_draw, streams, rows.x.device)
+    draw = partial(draw_noise, streams, rows.x.device)
     trained = train_privately(
         network, weights, context, rows, training, draw, _shares(silos, stack, rows), proximal, anchor, optimiser
     )
@@ -160,7 +160,9 @@ def _shares(silos: Silos, stack: Stack, rows: Rows) -> Tensor:
     return shares
 
 
-def _draw(streams: list[KeyedNormals], device: torch.device, shapes: Mapping[str, torch.Size]) -> Mapping[str, Tensor]:
+def draw_noise(
+    streams: list[KeyedNormals], device: torch.device, shapes: Mapping[str, torch.Size]
+) -> Mapping[str, Tensor]:
     """Draw each client's noise of a step from its own stream, (clients, ...) by name; padding gets none."""
     drawn = {name: torch.empty(shape) for name, shape in shapes.items()}
     for index, stream in enumerate(streams):

@@ -23,7 +23,7 @@ from .execution_plan import Plan, resolve
 from .objectives import Batch, Objective, loss_and_gradient
 from .optimizers import OptimiserState, expand_clients
 
-_GRADIENTS_PER_CHUNK = 2**18  # numbers of one client's row gradients that the general form holds at a time
+_GRADIENTS_PER_CHUNK = 2**20  # numbers of one client's row gradients that the general form holds at a time
 _NUMBERS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**22}  # of one layer and one client, which stay in the cache of a CPU
 _LEAST_ROWS = 32  # of a chunk, below which products are slow
 _PIECE = 2**15  # numbers that get their noise at a time on a CPU

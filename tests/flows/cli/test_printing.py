@@ -36,6 +36,7 @@ CHECKOUT = {
         "tune",
         "intervals",
         "cells",
+        "privacy_cost",
         "regret",
         "races",
     ),
@@ -366,6 +367,22 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "cores": 1,
         },
         6,
+    ),
+    "privacy_cost": (
+        {
+            "lines": [
+                {
+                    "workload": EVIL,
+                    "rows": 32,
+                    "milliseconds": {"plain": 1.0},
+                    "ratio": {"clipped": 1.0, "noisy": 2.0},
+                    "ratio_by_turn": {"clipped": [1.0], "noisy": [2.0]},
+                    "times_memory": 1.0,
+                }
+            ],
+            "normal_nanoseconds": 2.5,
+        },
+        1,
     ),
     "overhead": (
         {
