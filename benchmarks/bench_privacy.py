@@ -17,12 +17,12 @@ from models.networks.network_factory import build
 from models.prng import client_streams, server_stream
 from models.training.engine import Privacy, Rows, Training, broadcast_weights, train
 from models.training.engine_and_stack_size import pick_kernel
+from models.training.keyed_noise import KeyedNormals
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD
 from models.training.private_training import clipped_sums, train_privately
-from silos.privacy.keyed_noise import KeyedNormals
+from tasks.answer_privately import draw_noise
 from tasks.execution.process_memory import resident_bytes, tune_malloc
-from tasks.private_training import draw_noise
 
 _WORKLOADS = ("W1", "W3")
 _ROWS = (32, 128, 600)  # of a client, all in one batch
@@ -117,8 +117,8 @@ def _compared(seconds: dict[str, list[float]]) -> dict[str, Any]:
 
 def _normal(repeats: int) -> float:
     """Return the CPU seconds in which a key gives _NORMALS normal numbers, the median of a few turns."""
-    stream = KeyedNormals(bytes(32))
-    return median(_turns({"draw": lambda: stream.draw(_NORMALS)}, repeats, 1)["draw"])
+    stream, numbers = KeyedNormals(bytes(32)), torch.empty(_NORMALS, dtype=torch.float64)
+    return median(_turns({"fill": lambda: stream.fill(numbers)}, repeats, 1)["fill"])
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -106,6 +106,11 @@ def check_advisable(project: Project) -> None:
             f"evaluation.stop_at: got {project.params.evaluation.stop_at:g}, expected null, since test rows would end the "
             "runs that race, and advice is proved on test rows. Set it to null: `--set evaluation.stop_at=null`."
         )
+    if project.params.training.privacy.epsilon is not None:
+        raise UserError(
+            f"training.privacy.epsilon: got {project.params.training.privacy.epsilon:g}, expected null for advice, since "
+            "each run of its race would spend the silos' budgets. Use `siloflow compare`, which says the cost first."
+        )
     federated = project.scored.federated()
     if len(federated.clients) < 2:
         raise UserError(

@@ -11,6 +11,7 @@ COPIES = 1_000  # networks of an ensemble
 PASSES = 10**5
 MAX_REAL = 1e9  # rates, weights, deviations: squares and products stay finite in float32
 VALUE = 3.4e38  # of a row: within the range of float32
+CLIP = 1e-6  # the shortest norm of a gradient: squares of shorter ones are 0 in float32
 EPSILON = 0.01  # the least of differential privacy: with less, noise exceeds realistic row counts many times
 SMALLEST = 1e-9  # of a divisor
 TURN = 3600.0  # degrees

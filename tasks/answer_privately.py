@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +17,11 @@ from models.networks.network_factory import Network, to_json
 from models.privacy_accounting import epsilon, rho
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Privacy, Rows, Trained, Training
+from models.training.keyed_noise import KeyedNormals
 from models.training.private_training import train_privately
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import RefusalError
-from silos.privacy.keyed_noise import KeyedNormals
 from silos.privacy.owner_file import policy_of, store_of_run
 from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
@@ -75,10 +76,17 @@ def train_with_noise(
     ledgers = [_ledger(private, client) for client in stack.clients]
     purchases = [_purchase(silos, ledger, training) for ledger in ledgers]
     received = {"weights": weights, "context": context, "anchor": anchor or {}, "optimiser": optimiser or {}}
-    settings = json.dumps([repr(training), to_json(network), repr(silos.scaling), proximal], default=repr)
+    if silos.scaling.own_columns:
+        raise RefusalError(
+            "clients.align: got columns that each client aligns by its own rows, expected none with training.privacy, since "
+            "one row would change all others. Set clients.align.kind to none."
+        )
+    # the batch size and where state is kept change no answer
+    asked = replace(training, batch=1, keeps=False)
+    settings = json.dumps([repr(asked), to_json(network), repr(silos.scaling), proximal], default=repr)
     questions = [_digest(settings, received, index) for index in range(len(stack.clients))]
     streams = [
-        ledger.noise(purchase.partition, question)
+        KeyedNormals(ledger.noise_key(purchase.partition, question))
         for ledger, purchase, question in zip(ledgers, purchases, questions, strict=True)
     ]
     draw = partial(draw_noise, streams, rows.x.device)
@@ -134,7 +142,7 @@ def _purchase(silos: Silos, ledger: TrainingLedger, training: Training) -> Purch
     assert training.privacy is not None, "the caller has checked"
     policy, privacy = ledger.policy, training.privacy
     unit = Unit("epsilon", partial(epsilon, delta=policy.delta), also=f" at delta {policy.delta:g}")
-    settings = hashlib.sha256(f"{silos.partition} {privacy!r} {training.epochs}".encode()).hexdigest()[:16]
+    settings = hashlib.sha256(f"{silos.partition} {privacy!r} {training.epochs}".encode()).hexdigest()
     cost = cost_of_run(privacy, training.epochs)
     return Purchase(silos.partition, settings, privacy.rounds, cost, rho(policy.budget, policy.delta), unit)
 
@@ -164,10 +172,10 @@ def draw_noise(
     streams: list[KeyedNormals], device: torch.device, shapes: Mapping[str, torch.Size]
 ) -> Mapping[str, Tensor]:
     """Draw each client's noise of a step from its own stream, (clients, ...) by name; padding gets none."""
-    drawn = {name: torch.empty(shape) for name, shape in shapes.items()}
+    drawn = {name: torch.empty(shape, dtype=torch.float64) for name, shape in shapes.items()}
     for index, stream in enumerate(streams):
         for tensor in drawn.values():
-            stream.fill(tensor[index].view(-1).numpy())
+            stream.fill(tensor[index].view(-1))
     for tensor in drawn.values():
         tensor[len(streams) :] = 0
     return {name: tensor.to(device) for name, tensor in drawn.items()}

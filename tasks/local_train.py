@@ -84,7 +84,7 @@ def local_train(
             trained = train_with_noise(cohort.silos, stack, rows, *received, private, proximal, centre, state)
         # noisy steps have a divisor that depends on no row, and so have their means
         equal = dict.fromkeys(stack.clients, 1.0) if training.privacy and shares is None else shares
-        update = build_update(stack, model, trained, rows, private, equal, each)
+        update = build_update(stack, model, trained, rows, private, equal, each, training.reports_loss)
         # a sum over the stack would mix clusters, which are not formed yet
         if keep is not None:
             update = replace(update, sums={}, each={})
@@ -106,6 +106,7 @@ def build_update(
     private: ClientStore,
     shares: Mapping[str, float] | None = None,
     each: bool = False,
+    reports_loss: bool = True,
 ) -> Update:
     """Build the stack's update: sum the shared weights to send, and store private personal weights at the clients.
 
@@ -119,6 +120,7 @@ def build_update(
         private: Where clients keep private state.
         shares: The weight of each client in the sum; by default its number of rows.
         each: Whether shared weights are also sent client by client.
+        reports_loss: Whether losses are sent.
 
     Raises:
         ValueError: If `shares` lacks a client, or a share is negative or not finite.
@@ -133,7 +135,7 @@ def build_update(
         clients,
         counts[slots],
         {name: weighted_sum(weights[name], factors) for name in model.shared},
-        trained.loss.cpu()[slots],
+        trained.loss.cpu()[slots] if reports_loss else torch.zeros(0),
         each={name: weights[name][slots] for name in model.shared} if each else {},
         shares=None if share is None else share[slots],
     )

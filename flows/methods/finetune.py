@@ -10,7 +10,7 @@ from pydantic import Field
 from flows.core.search_space import axes
 from flows.methods import fedavg
 from flows.methods.base import RoundReport
-from flows.methods.round_context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup, without_noise
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState
 from tasks.local_train import local_train
@@ -46,7 +46,7 @@ class FineTune(fedavg.FedAvg):
         model = self.model(state, round.setup)
         if not self.epochs:
             return model
-        training = replace(round.setup.training, epochs=self.epochs, privacy=None)  # these weights stay
+        training = replace(without_noise(round.setup.training), epochs=self.epochs)
         updates = round.map_clients(local_train, model, training=training, seed=round.setup.seed, round=round.number)
         refs = {client: ref for update in updates for client, ref in update.private[SECTION].items()}
         return replace(model, personal=ClientStateRefs(SECTION, refs, state.tensors["weights"]))

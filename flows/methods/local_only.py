@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from flows.methods.base import Method, RoundReport
 from flows.methods.client_sampler import FractionSampler, Sampler
-from flows.methods.round_context import RoundContext, TrainingSetup
+from flows.methods.round_context import RoundContext, TrainingSetup, without_noise
 from models.client_model import Model
 from models.server_state import ClientStateRefs, ServerState
 from silos.cohort import Silos
@@ -28,7 +28,7 @@ class LocalOnly(Method):
 
     def run_round(self, state: ServerState, round: RoundContext) -> tuple[ServerState, RoundReport]:
         """Train each client's weights, which stay with the client."""
-        alone = replace(round.setup.training, privacy=None)  # weights stay, so no noise is needed
+        alone = without_noise(round.setup.training)
         updates = round.train(local_train, self.model(state, round.setup), training=alone)
         for update in updates:
             state = state.with_private("weights", update.private["weights"])

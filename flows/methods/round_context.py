@@ -3,7 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -195,6 +195,11 @@ class RoundContext:
         if task is aggregate and self.setup.aggregation.is_robust:
             args = (*args, self.setup.aggregation, frozenset(self.setup.network.buffers))
         return self.runner.run_on_server(task, *args)
+
+
+def without_noise(training: Training) -> Training:
+    """Return the training of weights that clients keep: without noise, and without losses if noise is set."""
+    return replace(training, privacy=None, reports_loss=training.privacy is None) if training.privacy else training
 
 
 def uniform_by_client(

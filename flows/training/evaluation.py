@@ -170,12 +170,12 @@ class Scorer:
     def _prior_shift_mean(self, scores: list[Scores], round: RoundContext) -> dict[str, float]:
         """Average the accuracy on common test rows over federated clients, each weighted by its class shares.
 
-        Empty unless the task is a classification with common test rows.
+        Empty unless the task is a classification with common test rows, and with training.privacy: class shares are exact.
         """
         refs = {c: ref for s in scores if s.split == "test" for c, ref in s.outcomes.items()}
         silos = self.scored.federated()
         silos = silos.select([client for client in silos.clients if client in refs])
-        if not silos.common("test") or self.quantity.task != "classification":
+        if not silos.common("test") or self.quantity.task != "classification" or round.setup.training.privacy:
             return {}
         values = prior_shift_by_client(round.runner, silos, (round.private, refs)).values()
         return {"accuracy/own_law": math.fsum(values) / len(values)} if values else {}

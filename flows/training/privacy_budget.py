@@ -46,7 +46,7 @@ def check_budgets(project: Project, setup: TrainingSetup, runner: Runner, privat
             of_budget = f"of a budget of {most:.3g}, {before:.3g} is spent"
             said = said or f"{counted(runs, 'run')} will cost each silo epsilon {total:.3g}; {of_budget}"
             if spent + runs * each > budget * _SLACK:
-                lower = epsilon(max(budget - spent, 0.0) / runs, delta)
+                lower = epsilon(max(budget - spent, 0.0) / runs, project.params.training.privacy.delta)
                 raise RefusalError(
                     f"training.privacy.epsilon: {counted(runs, 'run')} would cost client {client} epsilon {total:.3g}, but "
                     f"{of_budget}. Lower training.privacy.epsilon to {lower:.2g}, train fewer methods or seeds, leave the "
@@ -59,7 +59,12 @@ def note_of_privacy(method: Method, setup: TrainingSetup, target: float | None, 
     """Say what guarantee a run has; nothing without training.privacy."""
     if setup.training.privacy is None or target is None:
         return []
-    kept = vars(type(method)).get("private_training") == "kept"
-    sentence = f"what a silo sends of its training rows has epsilon {target:g} at delta {delta:g} in each run"
-    more = "; weights that a silo keeps are trained without noise, and their scores have no guarantee" if kept else ""
-    return [{"about": "training", "sentence": f"{sentence}{more}: docs/privacy.md"}]
+    sent = f"what silos send of their training rows has epsilon {target:g} at delta {delta:g} in each run"
+    kept = "trained without noise and stay at their silos, and their scores have no guarantee"
+    if method.pays_as is None:
+        sentence = f"all weights are {kept}"
+    elif vars(type(method)).get("private_training") == "kept":
+        sentence = f"{sent}, but for scores: silos' own weights are {kept}"
+    else:
+        sentence = sent
+    return [{"about": "training", "sentence": f"{sentence}: docs/privacy.md"}]

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from flows.core.plugin_loader import plugin_error
-from flows.methods.base import Method, start_method
+from flows.methods.base import Method, find_method, start_method
 from flows.methods.client_sampler import SampledClients, Sampler
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
@@ -19,8 +19,8 @@ from flows.training.run_folder import RunFolder
 from flows.training.training_setup import client_sampler, training_setup
 from models.server_state import ServerState
 from silos.client_store import ClientStore
-from silos.errors import MethodError
-from silos.privacy.owner_file import check_own_models, check_training
+from silos.errors import MethodError, RefusalError
+from silos.privacy.owner_file import check_own_models, check_training, must_be_private, policy_file
 from silos.standardizer import NO_STANDARDIZATION
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, Memory, load_state
@@ -143,7 +143,15 @@ def check_allowed(project: Project, method: str, setup: TrainingSetup) -> None:
     """Raise RefusalError if a silo that takes part in training does not answer this method, as its owner's file says."""
     leave = project.params.clients.leave
     rows = ((client, own) for client, own in setup.silos.rows("train").items() if leave.get(client) != 1)
-    check_training(Path(project.ledgers.folder), method, rows)
+    folder = Path(project.ledgers.folder)
+    check_training(folder, method, rows)
+    kind = vars(find_method(method, project.params.registered)).get("private_training")
+    if (setup.training.privacy is None or kind != "noise") and must_be_private(folder, setup.silos.clients):
+        raise RefusalError(
+            f"{method}: got training without noise, expected training.privacy.epsilon and a method whose weights all have "
+            f"noise, as the owner has set under private_training in {policy_file(folder)}. Use fedavg, fedprox or fedopt "
+            "with training.privacy.epsilon: docs/privacy.md."
+        )
     if project.params.tracking.personal_models:
         got = "tracking.personal_models: got true, which logs weights and scales"
         check_own_models(Path(project.ledgers.folder), setup.silos.clients, got)

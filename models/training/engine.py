@@ -9,6 +9,7 @@ weights. So autograd runs once for the stack; `torch.func.grad` is avoided, beca
 for 1.6 s.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar, cast
@@ -37,6 +38,9 @@ client's classes being equally likely.
 """
 
 
+LEAST_CLIP = 1e-6
+
+
 @dataclass(frozen=True)
 class Privacy:
     """Configures training with differential privacy of rows, or units; see models.training.private_training.
@@ -53,6 +57,15 @@ class Privacy:
     divisor: float
     rounds: int
 
+    def __post_init__(self) -> None:
+        for name in ("noise", "divisor"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"privacy: {name}: got {getattr(self, name)}, expected a finite number above 0")
+        if not LEAST_CLIP <= self.clip < math.inf:  # squares of shorter gradients would be 0 in float32
+            raise ValueError(f"privacy: clip: got {self.clip}, expected a finite number of at least {LEAST_CLIP}")
+        if self.rounds < 1:
+            raise ValueError(f"privacy: rounds: got {self.rounds}, expected at least 1")
+
 
 @dataclass(frozen=True)
 class Training:
@@ -66,6 +79,11 @@ class Training:
     keeps: bool = False  # whether a client's optimiser state carries over to its next round
     rows: Order = "shuffled"
     privacy: Privacy | None = None
+    reports_loss: bool = True  # False where training without noise is to report nothing of training rows
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or (self.privacy and self.epochs < 1):
+            raise ValueError(f"training: epochs: got {self.epochs}, expected at least {1 if self.privacy else 0}")
 
 
 class Rows(NamedTuple):

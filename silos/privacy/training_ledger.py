@@ -5,6 +5,7 @@ as many answers as a run has rounds when it answers a run's first question. A re
 nothing and gets the same bytes, or is refused if they cannot be computed again. Other weights are another question.
 """
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,6 @@ from pathlib import Path
 
 from silos.errors import RefusalError, UserError
 from silos.io.atomic_io import write_bytes
-from silos.privacy.keyed_noise import KeyedNormals
 from silos.privacy.ledger import Entry, Ledger, now, user
 from silos.privacy.report_rules import RHO, Kind, Unit, check_budget, spent
 from silos.privacy.reported_rows import RowRegister
@@ -52,11 +52,11 @@ class Purchase:
 class TrainingLedger(Ledger):
     """The part of a client's ledger that records its answers in private training."""
 
-    def noise(self, partition: str, question: str) -> KeyedNormals:
-        """Return the noise of the answer to a question, which follows from the client's secret."""
+    def noise_key(self, partition: str, question: str) -> bytes:
+        """Return the key of the noise of an answer, which follows from the client's secret: 32 bytes."""
         with self._lock():
             secret, _ = self._open()
-        return KeyedNormals(secret.key("training", partition, question))
+        return secret.key("training", partition, question)
 
     def account(self, purchase: Purchase) -> tuple[float, int]:
         """Return what the client has spent so far, as ρ, and how many answers are paid for and not given."""
@@ -77,7 +77,10 @@ class TrainingLedger(Ledger):
             RefusalError: If the budget is exceeded, another silo reported the rows, or the question was answered with
                 other bytes.
             UserError: If the record of earlier answers is missing.
+            ValueError: If the purchase is of nothing, or costs nothing.
         """
+        if purchase.answers < 1 or not 0 < purchase.rho < math.inf:
+            raise ValueError(f"purchase: got {purchase.answers} answers for {purchase.rho}, expected a price of some")
         with self._lock():
             secret, entries = self._open()
             answers, path = self._answers(purchase, entries), self._path(purchase)
@@ -109,11 +112,12 @@ class TrainingLedger(Ledger):
             raise RefusalError(
                 f"client {self.client}: got a question of an earlier run, but this machine computes other bytes than the "
                 "answer that was sent. The difference of the two would reveal rows. Resume the run on the machine that "
-                "began it, or train with another seed."
+                "began it, with its device and engine.stack, or train with another seed."
             )
 
     def _paid(self, purchase: Purchase, entries: list[Entry]) -> int:
-        bought = [e for e in entries if (e.version, e.question) == (purchase.partition, purchase.question)]
+        wanted = (purchase.partition, purchase.question, purchase.rho)
+        bought = [e for e in entries if (e.version, e.question, e.rho) == wanted]
         return len(bought) * purchase.answers
 
     def _path(self, purchase: Purchase) -> Path:

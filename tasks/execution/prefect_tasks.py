@@ -23,6 +23,8 @@ from prefect import State, Task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
 
+from models.client_model import Model
+from models.server_state import ClientStateRefs
 from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
@@ -172,16 +174,23 @@ def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
     store = next((store for argument in arguments for store in _find(argument, ClientStore)), None)
     training = [each for argument in arguments for each in _find(argument, Training)]
     is_private = any(each.privacy for each in training)
+    models = [each for argument in arguments for each in _find(argument, Model)]
+    kept = any(isinstance(part, ClientStateRefs) for each in models for part in (each.personal, each.context))
+
+    def demands_noise(message: Message) -> bool:
+        asked = training or message.of_training_rows
+        return bool(asked) and store is not None and must_be_private(Path(store.folder), message.clients)
+
     for message in result:
         # a refusal says nothing of rows, and is how a client declines
         if not isinstance(message, Message) or type(message).__name__ == "Refusal":
             continue
         if store is not None:
             check_messages(Path(store.folder), message.clients, type(message).__name__)
-        demanded = training and store is not None and must_be_private(Path(store.folder), message.clients)
-        field = unprotected(message, is_private) if is_private or demanded else ""
+        demanded = demands_noise(message)
+        field = unprotected(message, is_private, demanded and kept) if is_private or demanded else ""
         if field:
-            why = "with training.privacy" if is_private else "as the owner has set under private_training"
+            why = "as the owner has set under private_training" if demanded else "with training.privacy"
             raise RefusalError(
                 f"{field}: got numbers of training rows without noise, expected none, {why}. Use a method that adds "
                 "noise, and training.privacy.epsilon: docs/privacy.md."

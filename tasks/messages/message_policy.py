@@ -99,6 +99,8 @@ class Message:
 
     travels: ClassVar[bool] = True
     """Whether the message counts as training traffic; messages for scores and figures do not."""
+    of_training_rows: ClassVar[bool] = False
+    """Whether its numbers follow from training rows, though its step gets no training settings."""
     with_model: ClassVar[bool] = True
     """Whether sending the model to the clients counts here; False if another message of the round counts it."""
 
@@ -174,21 +176,20 @@ def privacy_rules_of(kind: type[Message]) -> dict[str, UnderPrivacy]:
     return {name: notes[0] for name, notes in found.items() if notes}
 
 
-def unprotected(message: Message, is_private: bool = True) -> str:
+def unprotected(message: Message, is_private: bool = True, of_kept: bool = False) -> str:
     """Return the field of a message that would break the guarantee of training rows; empty if none would.
 
     Args:
         message: The message of a step that was given training settings.
         is_private: Whether the step's training adds noise.
+        of_kept: Whether the numbers are those of weights that clients keep, which follow from rows without noise.
     """
-    rules = privacy_rules_of(type(message))
+    rules, of_training_rows = privacy_rules_of(type(message)), getattr(message, "split", "") == "train"
+    harmless = {UnderPrivacy.PUBLIC: True, UnderPrivacy.NOISED: is_private}
+    harmless[UnderPrivacy.OTHER_ROWS] = not of_training_rows and not of_kept
     for name in numbers_of(type(message)):
-        rule = rules.get(name)
-        of_training_rows = rule is UnderPrivacy.OTHER_ROWS and getattr(message, "split", "") == "train"
-        harmless = rule in (UnderPrivacy.PUBLIC, UnderPrivacy.OTHER_ROWS) or (
-            rule is UnderPrivacy.NOISED and is_private
-        )
-        if (of_training_rows or not harmless) and _count(getattr(message, name)):
+        rule = rules.get(name, UnderPrivacy.WITHHELD)
+        if not harmless.get(rule, False) and _count(getattr(message, name)):
             return f"{type(message).__name__}.{name}"
     return ""
 

@@ -96,6 +96,7 @@ class TargetSums(Message):
     """
 
     travels = False
+    of_training_rows = True
 
     rows: Annotated[Tensor, SEVERAL_ADDED, Axes("int64", "classes")]  # (classes,) int64, or (1,) of a regression
     total: Annotated[Tensor, SEVERAL_ADDED, Axes("float64", "1")]  # (1,) float64, in units of y; 0 of a classification
@@ -121,5 +122,6 @@ class PriorShiftScores(Message):
     """
 
     travels = False
+    of_training_rows = True
 
     accuracy: Annotated[Tensor, FEW, Axes("float64", "clients", finite=False)]

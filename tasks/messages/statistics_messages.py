@@ -110,6 +110,7 @@ class ScaleCheck(Message):
     """
 
     travels = False
+    of_training_rows = True
 
     inputs: Annotated[Tensor, FEW, Axes("bool", "clients")]
     targets: Annotated[Tensor, FEW, Axes("bool", "clients")]

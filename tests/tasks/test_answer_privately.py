@@ -9,20 +9,23 @@ import pytest
 import torch
 
 from flows.methods.fedavg import FedAvg
+from flows.methods.finetune import FineTune
+from flows.methods.local_only import LocalOnly
 from models.client_model import Model
 from models.networks.mlp import MLP
 from models.privacy_accounting import epsilon, rho
 from models.server_state import ClientStateRefs
-from models.training.engine import Privacy
+from models.training.engine import Privacy, Training
+from models.training.keyed_noise import KeyedNormals
 from models.training.optimizers import SGD
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, make_stacks
 from silos.errors import RefusalError
-from silos.privacy.keyed_noise import KeyedNormals
 from silos.privacy.owner_file import OWNER_FILE, make_store
 from tasks.answer_privately import _shares, cost_of_run, noise_for, report_privacy_cost
-from tasks.evaluate import evaluate
+from tasks.evaluate import evaluate, sum_targets
 from tasks.execution.load_client_data import load_rows
+from tasks.fit_scale import check_scale
 from tasks.local_train import local_train
 from tasks.messages.message_policy import privacy_rules_of
 from tasks.messages.round_messages import UncertaintyScores, Update
@@ -71,7 +74,7 @@ def _without_rows(monkeypatch):
 
 
 def _without_noise(monkeypatch):
-    monkeypatch.setattr(KeyedNormals, "fill", lambda _, numbers: numbers.fill(0))
+    monkeypatch.setattr(KeyedNormals, "fill", lambda _, numbers: numbers.zero_())
 
 
 def faults(setup, fewer, tmp_path, monkeypatch):
@@ -188,8 +191,8 @@ def _not_clipped(monkeypatch):
 def _row_weights(monkeypatch):
     real = local_train.fn.__wrapped__.__globals__["build_update"]
 
-    def weighted(stack, model, trained, rows, private, shares, each):
-        return real(stack, model, trained, rows, private, None, each)
+    def weighted(stack, model, trained, rows, private, shares, *rest):
+        return real(stack, model, trained, rows, private, None, *rest)
 
     monkeypatch.setattr("tasks.local_train.build_update", weighted)
 
@@ -313,3 +316,62 @@ def test_the_page_lists_the_rule_of_every_field_that_may_leave_a_private_step():
     }
     sent = (Update, Scores, UncertaintyScores, PrivacyCost)
     assert listed == {(m.__name__, field): rule.value for m in sent for field, rule in privacy_rules_of(m).items()}
+
+
+def test_the_batch_size_is_no_part_of_a_question(problem, tmp_path):
+    one = _own(_answers(problem, tmp_path))
+    other = replace(problem, training=replace(problem.training, batch=7))
+    assert all(torch.equal(weights, one[client]) for client, weights in _own(_answers(other, tmp_path)).items())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("clip", 1e-7), ("noise", 0.0), ("noise", math.nan), ("divisor", -1.0), ("rounds", 0), ("rounds", -1)],
+)
+def test_a_price_or_clip_norm_that_protects_nothing_cannot_be_asked_for(key, value, problem):
+    with pytest.raises(ValueError, match=key):
+        replace(PRIVACY, **{key: value})
+    with pytest.raises(ValueError, match="epochs"):
+        replace(problem.training, epochs=0)
+    assert Training(problem.training.objective, SGD(0.1), 0, 4).epochs == 0, "without privacy, as fine-tuning may"
+
+
+def test_an_answer_that_is_paid_for_has_the_noise_that_is_paid_for(problem, tmp_path):
+    cheap = replace(problem, training=replace(problem.training, privacy=replace(PRIVACY, noise=20.0)))
+    _answers(cheap, tmp_path)
+    _answers(problem, tmp_path)
+    spent = {round(float(c), 9) for message in _costs(problem, tmp_path) for c in message.spent}
+    assert spent == {round(cost_of_run(PRIVACY, 1) + cost_of_run(cheap.training.privacy, 1), 9)}
+
+
+def test_columns_that_each_client_aligns_by_its_own_rows_are_refused(problem, tmp_path):
+    aligned = replace(problem.silos, scaling=replace(problem.silos.scaling, own_columns=(0,)))
+    with pytest.raises(RefusalError, match="aligns by its own rows"):
+        _answers(replace(problem, silos=aligned), tmp_path)
+
+
+def test_under_an_owners_demand_no_scores_of_weights_without_noise_leave(problem, tmp_path):
+    folder = tmp_path / "main" / "private"
+    make_store(folder)
+    file = folder / OWNER_FILE
+    file.write_text(file.read_text().replace("private_training: false", "private_training: true"))
+    start = FedAvg().init(problem).tensors["weights"]
+    kept = Model(problem.network, {}, ClientStateRefs("kept", {}, start), clients=problem.silos.clients)
+    cohort = Cohort(problem.silos, make_stacks(problem.silos, 2))
+    private = ClientStore(str(folder / "run"))
+    alone = replace(problem.training, privacy=None, reports_loss=False)
+    assert local_train.fn(cohort, kept, alone, private, seed=0, round=1), "weights stay, and no loss leaves"
+    with pytest.raises(RefusalError, match=r"Scores\.sums: .* as the owner has set under private_training"):
+        evaluate.fn(cohort, kept, problem.training, private)
+    for step in (sum_targets, check_scale):
+        model = () if step is sum_targets else (kept,)
+        with pytest.raises(RefusalError, match="as the owner has set under private_training"):
+            step.fn(cohort, *model, private=private)
+
+
+def test_of_own_weights_that_stay_no_loss_leaves_under_privacy(problem, play):
+    for page in (LocalOnly(), FineTune()):
+        played = play(page, problem, [1])
+        assert "loss/train" not in played.reports[0].metrics
+        model = page.scored_model(played.state, played.rounds[0])
+        assert isinstance(model.personal, ClientStateRefs)

@@ -191,7 +191,7 @@ class PrivacyParams(Section):
 
     epsilon: float | None = Field(default=None, ge=param_limits.EPSILON, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
-    clip: float = Field(default=1.0, gt=0, le=param_limits.MAX_REAL)
+    clip: float = Field(default=1.0, ge=param_limits.CLIP, le=param_limits.MAX_REAL)
     rows: int | None = Field(default=None, ge=1, le=param_limits.TIMES)
 
 
