@@ -20,11 +20,11 @@ from functools import cached_property
 from importlib import metadata
 from math import inf
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import IO, NoReturn, Self
 
 from silos.errors import ClientsAwayError, UserError, shown
 from silos.io.atomic_io import sync_folder, write_bytes
-from silos.io.locks import exclusive_lock
+from silos.io.locks import exclusive_lock, hold, is_copy, is_locked
 from tasks.places.envelopes import EnvelopeError, Header, PrivateKey, PublicKey, TooLargeError, Way, seal, unseal
 from tasks.places.planes import LONG_POLL, MOST_BYTES, Plane, PlaneAwayError, PlaneRefusalError
 
@@ -60,6 +60,7 @@ class CoordinatorSession:
         place: the name of the place.
         place_public: the only key that answers are believed of.
         siloflow_version: this side's version; a place refuses another than its own.
+        names: the folder with the names of sessions that the place may know, each held by its process.
         limit_bytes: the most bytes of a request and of an answer.
     """
 
@@ -72,14 +73,15 @@ class CoordinatorSession:
         place: str,
         place_public: PublicKey,
         siloflow_version: str,
+        names: Path,
         limit_bytes: int = MOST_BYTES,
     ):
         self._plane, self._key, self._place, self._public = plane, key, place, place_public
-        self._version, self._limit = siloflow_version, limit_bytes
+        self._version, self._names, self._limit = siloflow_version, names, limit_bytes
         self._turn = threading.Lock()
         self._session, self._nonce, self._number = "", "", 0
         self._pending: tuple[str, bytes] | None = None
-        self._ended: list[str] = []
+        self._held: IO[str] | None = None
         self._begin()
 
     def ask(self, subject: str, body: bytes, wait: float | None = None) -> bytes:
@@ -110,8 +112,7 @@ class CoordinatorSession:
                 self._begin()
             try:
                 if not self._nonce:
-                    opened, _ = self._exchange(OPEN, " ".join(self._ended).encode(), wait)
-                    self._nonce, self._number, self._ended = opened.nonce, 1, []
+                    self._open(wait)
                 self._pending = request
                 _, answer = self._exchange(subject, body, wait)
             except (PlaceRefusedError, TooLargeError):
@@ -139,9 +140,26 @@ class CoordinatorSession:
         self.close()
 
     def _begin(self) -> None:
-        """Start a new session. The place then forgets those before it, so that no late request of theirs is carried out."""
-        self._ended = [*self._ended, *([self._session] if self._session else [])][-_MOST_SESSIONS:]
+        """Start a new session. The file of the one before it stays until the place has forgotten that session."""
+        if self._held is not None:
+            self._held.close()
         self._session, self._nonce, self._number, self._pending = secrets.token_hex(16), "", 0, None
+        self._held, self._ended = None, list[str]()
+
+    def _open(self, wait: float | None) -> None:
+        """Open the session. The place then forgets those that have ended, of killed commands too.
+
+        So no late request of theirs is carried out: it might delete private state that later requests have made.
+        """
+        if self._held is None:  # the same request is sent again after PlaceAwayError
+            self._held = hold(self._names / self._session)
+            names = (path for path in sorted(self._names.iterdir()) if _SESSION.fullmatch(path.name))
+            # the original of a copied folder may still work
+            self._ended = [path.name for path in names if not is_locked(path) and not is_copy(path)]
+        opened, _ = self._exchange(OPEN, " ".join(self._ended).encode(), wait)
+        self._nonce, self._number = opened.nonce, 1
+        for name in self._ended:
+            (self._names / name).unlink(missing_ok=True)
 
     def _withdraw(self) -> None:
         """Delete a request that waits for its answer, so that a place that comes back does not work in vain."""

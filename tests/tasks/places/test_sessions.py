@@ -3,7 +3,9 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -80,6 +82,7 @@ def place(tmp_path, keys) -> Place:
 
 def coordinator(place: Place, plane: Plane | None = None, **options: object) -> CoordinatorSession:
     key, public = place.keys[COORDINATOR], place.keys[place.name].public
+    options = {"names": place.home / ".asking", **options}
     return CoordinatorSession(plane or place.plane, key, place.name, public, VERSION, **options)
 
 
@@ -214,6 +217,36 @@ def test_a_withdrawn_request_that_the_plane_delivers_late_is_not_carried_out(pla
     assert [body for _, body in place.calls] == [b"a", b"other", b"b"]
 
 
+def test_a_late_request_of_a_killed_command_is_not_carried_out(place):
+    """It lists the state that its run still needs, and a resumed run has made newer state."""
+    killed = os.fork()
+    if killed == 0:
+        session = coordinator(place)
+        session.ask("step", b"a")
+        session.ask("keep", b"old")
+        os._exit(0)
+    assert place.sessions.serve_once(30)
+    assert place.sessions.serve_once(30)
+    late = place.plane.take("to/north/", 30)
+    os.kill(killed, signal.SIGKILL)
+    os.waitpid(killed, 0)
+    place.plane.drop(late[0])
+    with place.answering(), coordinator(place) as resumed:
+        assert resumed.ask("step", b"new") == b"wen"
+        place.plane.put(*late)
+        assert resumed.ask("step", b"b") == b"b"
+    assert [body for _, body in place.calls] == [b"a", b"new", b"b"]
+
+
+def test_a_copied_coordinator_ends_no_session_of_its_original(place):
+    with place.answering(), coordinator(place) as session:
+        session.ask("step", b"a")
+        shutil.copytree(place.home / ".asking", place.home / ".copied")
+        with coordinator(place, names=place.home / ".copied") as copy:
+            copy.ask("step", b"b")
+        assert session.ask("step", b"c") == b"c"
+
+
 def test_replayed_openings_do_not_displace_a_session_that_is_in_use(place, monkeypatch):
     monkeypatch.setattr("tasks.places.sessions._MOST_SESSIONS", 4)
     wire = Wire(str(place.home))
@@ -263,7 +296,7 @@ def test_an_answer_above_the_limit_is_refused_at_both_ends(tmp_path, keys):
 
 def test_another_version_is_refused(place):
     key, public = place.keys[COORDINATOR], place.keys["north"].public
-    session = CoordinatorSession(place.plane, key, "north", public, "0.2.0")
+    session = CoordinatorSession(place.plane, key, "north", public, "0.2.0", place.home / ".asking")
     with place.answering(), pytest.raises(PlaceRefusedError, match=r"siloflow: got 0\.2\.0, expected 0\.1\.0"):
         session.ask("step", b"")
 
