@@ -25,13 +25,26 @@ from typing import IO, NoReturn, Self
 from silos.errors import ClientsAwayError, UserError, shown
 from silos.io.atomic_io import sync_folder, write_bytes
 from silos.io.locks import exclusive_lock, hold, is_copy, is_locked
-from tasks.places.envelopes import EnvelopeError, Header, PrivateKey, PublicKey, TooLargeError, Way, seal, unseal
+from tasks.places.envelopes import (
+    MOST_OVERHEAD,
+    EnvelopeError,
+    Header,
+    PrivateKey,
+    PublicKey,
+    TooLargeError,
+    Way,
+    seal,
+    unseal,
+)
 from tasks.places.planes import LONG_POLL, MOST_BYTES, Plane, PlaneAwayError, PlaneRefusalError
 
 _log = logging.getLogger(__name__)
 
 OPEN, CLOSE = "open", "close"
 """Subjects of the session itself; a handler never gets them."""
+
+MOST_BODY = MOST_BYTES - MOST_OVERHEAD
+"""The default limit of a body: a folder reads no longer envelope than `MOST_BYTES`, and would never answer one."""
 
 _ANSWERED, _REFUSED, _FAILED = "answered", "refused", "failed"
 _MOST_SESSIONS = 64
@@ -74,7 +87,7 @@ class CoordinatorSession:
         place_public: PublicKey,
         siloflow_version: str,
         names: Path,
-        limit_bytes: int = MOST_BYTES,
+        limit_bytes: int = MOST_BODY,
     ):
         self._plane, self._key, self._place, self._public = plane, key, place, place_public
         self._version, self._names, self._limit = siloflow_version, names, limit_bytes
@@ -272,7 +285,7 @@ class PlaceSessions:
         folder: Path,
         handler: Callable[[Header, bytes], bytes],
         siloflow_version: str = "",
-        limit_bytes: int = MOST_BYTES,
+        limit_bytes: int = MOST_BODY,
     ):
         self._plane, self._key, self._place, self._public = plane, key, place, coordinator_public
         self._folder, self._handler, self._limit = folder, handler, limit_bytes
