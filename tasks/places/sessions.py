@@ -20,18 +20,31 @@ from functools import cached_property
 from importlib import metadata
 from math import inf
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import IO, NoReturn, Self
 
 from silos.errors import ClientsAwayError, UserError, shown
 from silos.io.atomic_io import sync_folder, write_bytes
-from silos.io.locks import exclusive_lock
-from tasks.places.envelopes import EnvelopeError, Header, PrivateKey, PublicKey, TooLargeError, Way, seal, unseal
+from silos.io.locks import exclusive_lock, hold, is_copy, is_locked
+from tasks.places.envelopes import (
+    MOST_OVERHEAD,
+    EnvelopeError,
+    Header,
+    PrivateKey,
+    PublicKey,
+    TooLargeError,
+    Way,
+    seal,
+    unseal,
+)
 from tasks.places.planes import LONG_POLL, MOST_BYTES, Plane, PlaneAwayError, PlaneRefusalError
 
 _log = logging.getLogger(__name__)
 
 OPEN, CLOSE = "open", "close"
 """Subjects of the session itself; a handler never gets them."""
+
+MOST_BODY = MOST_BYTES - MOST_OVERHEAD
+"""The default limit of a body: a folder reads no longer envelope than `MOST_BYTES`, and would never answer one."""
 
 _ANSWERED, _REFUSED, _FAILED = "answered", "refused", "failed"
 _MOST_SESSIONS = 64
@@ -60,6 +73,7 @@ class CoordinatorSession:
         place: the name of the place.
         place_public: the only key that answers are believed of.
         siloflow_version: this side's version; a place refuses another than its own.
+        names: the folder with the names of sessions that the place may know, each held by its process.
         limit_bytes: the most bytes of a request and of an answer.
     """
 
@@ -72,14 +86,15 @@ class CoordinatorSession:
         place: str,
         place_public: PublicKey,
         siloflow_version: str,
-        limit_bytes: int = MOST_BYTES,
+        names: Path,
+        limit_bytes: int = MOST_BODY,
     ):
         self._plane, self._key, self._place, self._public = plane, key, place, place_public
-        self._version, self._limit = siloflow_version, limit_bytes
+        self._version, self._names, self._limit = siloflow_version, names, limit_bytes
         self._turn = threading.Lock()
         self._session, self._nonce, self._number = "", "", 0
         self._pending: tuple[str, bytes] | None = None
-        self._ended: list[str] = []
+        self._held: IO[str] | None = None
         self._begin()
 
     def ask(self, subject: str, body: bytes, wait: float | None = None) -> bytes:
@@ -110,8 +125,7 @@ class CoordinatorSession:
                 self._begin()
             try:
                 if not self._nonce:
-                    opened, _ = self._exchange(OPEN, " ".join(self._ended).encode(), wait)
-                    self._nonce, self._number, self._ended = opened.nonce, 1, []
+                    self._open(wait)
                 self._pending = request
                 _, answer = self._exchange(subject, body, wait)
             except (PlaceRefusedError, TooLargeError):
@@ -139,9 +153,26 @@ class CoordinatorSession:
         self.close()
 
     def _begin(self) -> None:
-        """Start a new session. The place then forgets those before it, so that no late request of theirs is carried out."""
-        self._ended = [*self._ended, *([self._session] if self._session else [])][-_MOST_SESSIONS:]
+        """Start a new session. The file of the one before it stays until the place has forgotten that session."""
+        if self._held is not None:
+            self._held.close()
         self._session, self._nonce, self._number, self._pending = secrets.token_hex(16), "", 0, None
+        self._held, self._ended = None, list[str]()
+
+    def _open(self, wait: float | None) -> None:
+        """Open the session. The place then forgets those that have ended, of killed commands too.
+
+        So no late request of theirs is carried out: it might delete private state that later requests have made.
+        """
+        if self._held is None:  # the same request is sent again after PlaceAwayError
+            self._held = hold(self._names / self._session)
+            names = (path for path in sorted(self._names.iterdir()) if _SESSION.fullmatch(path.name))
+            # the original of a copied folder may still work
+            self._ended = [path.name for path in names if not is_locked(path) and not is_copy(path)]
+        opened, _ = self._exchange(OPEN, " ".join(self._ended).encode(), wait)
+        self._nonce, self._number = opened.nonce, 1
+        for name in self._ended:
+            (self._names / name).unlink(missing_ok=True)
 
     def _withdraw(self) -> None:
         """Delete a request that waits for its answer, so that a place that comes back does not work in vain."""
@@ -254,7 +285,7 @@ class PlaceSessions:
         folder: Path,
         handler: Callable[[Header, bytes], bytes],
         siloflow_version: str = "",
-        limit_bytes: int = MOST_BYTES,
+        limit_bytes: int = MOST_BODY,
     ):
         self._plane, self._key, self._place, self._public = plane, key, place, coordinator_public
         self._folder, self._handler, self._limit = folder, handler, limit_bytes

@@ -27,7 +27,7 @@ FOLDER = ".places"
 
 _KEY, _CERTIFICATE, _TOKEN, _BROKER = "key.pem", "tls.pem", "token", "broker"
 _COORDINATOR, _PLACE = "coordinator.json", "place.json"
-_JOIN = "join"
+_JOIN, _ASKING = "join", "asking"
 _WAYS_IN = "`siloflow place init ADDRESS` makes a coordinator, and `siloflow place join FILE` a place"
 
 
@@ -261,7 +261,9 @@ def open_sessions(root: Path) -> Iterator[dict[str, CoordinatorSession]]:
     content, key = _coordinator(root), PrivateKey.read(root / FOLDER / _KEY)
     version = metadata.version("siloflow")
     sessions = {
-        place: CoordinatorSession(_plane(root, content["address"]), key, place, public, version)
+        place: CoordinatorSession(
+            _plane(root, content["address"]), key, place, public, version, root / FOLDER / _ASKING / place
+        )
         for place, public in places_of(root).items()
         if public is not None
     }

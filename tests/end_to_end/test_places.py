@@ -1,5 +1,6 @@
 """A coordinator without rows and two places over HTTPS, typed as their people would: the same bits as on one machine."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -313,6 +314,78 @@ def test_rounds_go_on_without_an_absent_place_and_it_comes_back(federation: Any,
     )
     assert again["weights_sha256"] == went["weights_sha256"]
     assert again["metrics"] == went["metrics"]
+
+
+def test_a_place_that_is_killed_within_a_round_is_dropped_and_comes_back(
+    federation: Any, compared: Any, together: Path
+) -> None:
+    """It dies while it trains; the round starts again without its clients, and later ones have them."""
+    coordinator, south = federation.home / "coordinator", federation.home / "south"
+    (coordinator / "back").unlink(missing_ok=True)
+    (coordinator / "held3.py").write_text(HELD.replace('"held"', '"held3"').replace("== 9", "== 3"))
+    long = ("--set", "training.rounds=5", "--set", "training.epochs=300", "--set", "evaluation.every=5")
+    raw = (*long, "--set", "model.inputs=none", "--set", "evaluation.report=last")
+    held = ("--set", "plugins=[held3.py]", "--set", "callbacks=[{kind: held3}]", "--set", "runner.patience=15")
+    before = federation.log("south").count("serving")
+    going = start(federation, "run", "fedavg", *raw, *held)
+    while not is_training(south):
+        assert going.poll() is None, going.communicate()
+        time.sleep(0.01)
+    federation.serving["south"].kill()
+    federation.serving["south"].wait(60)
+    await_line(going, "starts again without the clients of place south")
+    federation.serve("south")
+    eventually(lambda: federation.log("south").count("serving") > before)
+    (coordinator / "back").touch()
+    went = json.loads(going.communicate(timeout=600)[0])
+    dropped = {r["round"]: r["dropped"] for r in RunFolder(coordinator / went["folder"]).journal.each(5)}
+    assert dropped[1] == ["bari", "rome"]
+    assert dropped[5] == []
+    (together / "dropped.py").write_text(DROPPED)
+    (together / "dropped.json").write_text(json.dumps(dropped))
+    here = (*HERE, "--set", "plugins=[dropped.py]", "--set", "clients.sampling={kind: dropped}")
+    again = federation.type("together", "run", "fedavg", *raw, *here)
+    assert again["weights_sha256"] == went["weights_sha256"]
+
+
+def is_training(place: Path) -> bool:
+    """Whether a place carries out a step: its owner's log has no line of it, but its session has counted it."""
+    for state in place.glob(".places/sessions/*/state.json"):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            number = json.loads(state.read_text())["number"]
+            answer = state.with_name(f"answer-{number:08d}")
+            seen = [number > 0 and not answer.exists() for _ in range(20) if time.sleep(0.01) is None]
+            if all(seen) and json.loads(state.read_text())["number"] == number:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("killed", ["broker", "coordinator"])
+def test_a_run_ends_with_the_same_bits_after_two_kills_of(federation: Any, compared: Any, killed: str) -> None:
+    """One kill when the first round is written down, and another one in a later round."""
+    coordinator = federation.home / "coordinator"
+    typed = ("run", "scaffold", "--set", "training.rounds=4")
+    expected, more = federation.type("coordinator", *typed), list[str]()
+    there = {*coordinator.glob("runs/**/journal/*.json")}
+    for written in ("000001.json", "000003.json"):
+        running = start(federation, *typed, *more)
+        while running.poll() is None and not [
+            path for path in coordinator.glob(f"runs/**/journal/{written}") if path not in there
+        ]:
+            time.sleep(0.005)
+        victim = running if killed == "coordinator" else federation.serving["coordinator"]
+        victim.kill()
+        victim.wait(60)
+        if killed == "coordinator":
+            more = ["--resume"]
+            continue
+        federation.serve("coordinator", "broker", "--listen", "127.0.0.1")
+        answer, error = running.communicate(timeout=600)
+        assert running.returncode == 0, error
+        assert json.loads(answer)["weights_sha256"] == expected["weights_sha256"]
+        there = {*coordinator.glob("runs/**/journal/*.json")}
+    again = federation.type("coordinator", *typed, *more)
+    assert again["weights_sha256"] == expected["weights_sha256"]
 
 
 def test_a_folder_is_a_plane_too(federation: Any) -> None:

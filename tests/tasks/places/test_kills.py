@@ -79,7 +79,7 @@ def place_of(home: Path) -> PlaceSessions:
 def session_of(home: Path) -> tuple[CoordinatorSession, Recorder]:
     plane = Recorder(str(home))
     own, north = (PrivateKey.read(home / "keys" / f"{name}.pem") for name in (COORDINATOR, "north"))
-    return CoordinatorSession(plane, own, "north", north.public, "0.1.0"), plane
+    return CoordinatorSession(plane, own, "north", north.public, "0.1.0", home / "asking"), plane
 
 
 def calls(home: Path) -> list[str]:
@@ -198,7 +198,7 @@ def test_kills_of_place_and_broker_in_the_middle_of_a_request(killable_broker, p
     home = tmp_path / "north"
     places.append(start_place(killable_broker, home, keys, key_files["north"]))
     plane = killable_broker.plane()
-    session = CoordinatorSession(plane, keys[COORDINATOR], "north", keys["north"].public, "0.1.0")
+    session = CoordinatorSession(plane, keys[COORDINATOR], "north", keys["north"].public, "0.1.0", tmp_path / "asking")
     assert session.ask("step", b"ab", wait=60) == b"ba"
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(session.ask, "die", b"abc")

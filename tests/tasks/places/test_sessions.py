@@ -3,7 +3,9 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -14,8 +16,9 @@ import pytest
 
 from tasks.places.broker import COORDINATOR
 from tasks.places.envelopes import Header, PrivateKey, TooLargeError, seal, unseal
-from tasks.places.planes import FolderPlane, Plane
+from tasks.places.planes import MOST_BYTES, FolderPlane, Plane
 from tasks.places.sessions import (
+    MOST_BODY,
     CoordinatorSession,
     PlaceAwayError,
     PlaceFailedError,
@@ -80,6 +83,7 @@ def place(tmp_path, keys) -> Place:
 
 def coordinator(place: Place, plane: Plane | None = None, **options: object) -> CoordinatorSession:
     key, public = place.keys[COORDINATOR], place.keys[place.name].public
+    options = {"names": place.home / ".asking", **options}
     return CoordinatorSession(plane or place.plane, key, place.name, public, VERSION, **options)
 
 
@@ -214,6 +218,36 @@ def test_a_withdrawn_request_that_the_plane_delivers_late_is_not_carried_out(pla
     assert [body for _, body in place.calls] == [b"a", b"other", b"b"]
 
 
+def test_a_late_request_of_a_killed_command_is_not_carried_out(place):
+    """It lists the state that its run still needs, and a resumed run has made newer state."""
+    killed = os.fork()
+    if killed == 0:
+        session = coordinator(place)
+        session.ask("step", b"a")
+        session.ask("keep", b"old")
+        os._exit(0)
+    assert place.sessions.serve_once(30)
+    assert place.sessions.serve_once(30)
+    late = place.plane.take("to/north/", 30)
+    os.kill(killed, signal.SIGKILL)
+    os.waitpid(killed, 0)
+    place.plane.drop(late[0])
+    with place.answering(), coordinator(place) as resumed:
+        assert resumed.ask("step", b"new") == b"wen"
+        place.plane.put(*late)
+        assert resumed.ask("step", b"b") == b"b"
+    assert [body for _, body in place.calls] == [b"a", b"new", b"b"]
+
+
+def test_a_copied_coordinator_ends_no_session_of_its_original(place):
+    with place.answering(), coordinator(place) as session:
+        session.ask("step", b"a")
+        shutil.copytree(place.home / ".asking", place.home / ".copied")
+        with coordinator(place, names=place.home / ".copied") as copy:
+            copy.ask("step", b"b")
+        assert session.ask("step", b"c") == b"c"
+
+
 def test_replayed_openings_do_not_displace_a_session_that_is_in_use(place, monkeypatch):
     monkeypatch.setattr("tasks.places.sessions._MOST_SESSIONS", 4)
     wire = Wire(str(place.home))
@@ -261,9 +295,21 @@ def test_an_answer_above_the_limit_is_refused_at_both_ends(tmp_path, keys):
     assert not [key for key in boxes(place) if key.startswith("from/")]
 
 
+def test_the_largest_body_fits_into_the_largest_message_of_a_plane(place, monkeypatch):
+    """A folder reads no more of a longer one, and what is cut is no answer: the command would wait in vain."""
+    monkeypatch.setattr(place.plane, "_limit", most := 2**16)
+    body = most - (MOST_BYTES - MOST_BODY)
+    place.options["limit_bytes"] = body
+    place.restart()
+    with place.answering(), coordinator(place, limit_bytes=body) as session:
+        assert session.ask("s" * 64, bytes(body), wait=30) == bytes(body)
+        with pytest.raises(TooLargeError, match=f"request: got {body + 1:,} bytes, expected at most {body:,}"):
+            session.ask("step", bytes(body + 1), wait=30)
+
+
 def test_another_version_is_refused(place):
     key, public = place.keys[COORDINATOR], place.keys["north"].public
-    session = CoordinatorSession(place.plane, key, "north", public, "0.2.0")
+    session = CoordinatorSession(place.plane, key, "north", public, "0.2.0", place.home / ".asking")
     with place.answering(), pytest.raises(PlaceRefusedError, match=r"siloflow: got 0\.2\.0, expected 0\.1\.0"):
         session.ask("step", b"")
 
@@ -316,6 +362,28 @@ def test_a_session_that_the_place_lost_must_start_again_under_another_nonce(talk
         place.plane.drop(key)
     for key, envelope in seen[1:]:
         assert "nonce: got another session's" in refusal(place, key, envelope)
+
+
+def test_two_places_with_one_key_end_the_session_in_a_sentence(place):
+    """As when a place's folder was copied, and both serve."""
+    twin = Place(place.home, place.keys)
+    twin.sessions = PlaceSessions(
+        place.plane,
+        place.keys["north"],
+        "north",
+        place.keys[COORDINATOR].public,
+        place.home / ".twin",
+        twin.handle,
+        VERSION,
+    )
+    with coordinator(place) as session:
+        with place.answering():
+            session.ask("step", b"a")
+        with twin.answering(), pytest.raises(PlaceRefusedError, match="which this place does not know"):
+            session.ask("step", b"b")
+        with place.answering():
+            assert session.ask("step", b"c") == b"c"
+    assert (place.calls, twin.calls) == ([("step", b"a"), ("step", b"c")], [])
 
 
 def test_a_message_for_another_place_is_refused(talked):

@@ -25,7 +25,7 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE, policy_of
 from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
-from silos.storage.manifest import read_manifest
+from silos.storage.manifest import COLUMNS, read_manifest
 from silos.storage.places import part_digest
 from tasks.evaluate import sum_targets
 from tasks.execution import prefect_tasks
@@ -119,6 +119,21 @@ def test_a_place_whose_data_changed_refuses_steps_for_the_earlier_part(federatio
     try:
         with pytest.raises(UserError, match="another part of the data than this place holds"):
             PrefectRunner(workers).map_cohorts(local_train, calls(silos, ClientStore("/x/private/all"))[1:])
+    finally:
+        workers.close()
+
+
+def test_a_place_with_other_rows_than_its_part_lists_runs_no_step(federation, prefect):
+    root, apart = federation
+    silos, _, _ = listing(root, apart)
+    (rows,) = (path for path in Path(apart.places["b"].silos.folder).glob("*.safetensors") if path.name != COLUMNS)
+    content = bytearray(rows.read_bytes())
+    content[-1] ^= 1
+    rows.write_bytes(content)
+    workers = PlaceWorkers(root, print, 60)
+    try:
+        with pytest.raises(UserError, match=r"place b: .*rome"):
+            PrefectRunner(workers).map_cohorts(local_train, calls(silos, ClientStore("/x/private/all/set/run"))[1:])
     finally:
         workers.close()
 
