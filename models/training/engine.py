@@ -142,8 +142,10 @@ def train(
         members.
 
     Raises:
-        ValueError: If `only` contains a name that is not a weight, or no trainable weight.
+        ValueError: If `only` contains a name that is not a weight, or no trainable weight; if `training` asks for noise.
     """
+    if training.privacy:
+        raise ValueError("train: training.privacy: got noise to add, expected none: use train_privately")
     # without the optimiser there is no fused step, which updates all weights
     plan = resolve(network, training.engine, training.optimiser if only is None else None)
     trainable = None if only is None else frozenset(only)
@@ -177,7 +179,12 @@ def full_gradient(
     Returns:
         Gradients by name, (clients, ...), and the mean loss per client as in `train`. Buffers are returned under
         their own names, as updated by the batches.
+
+    Raises:
+        ValueError: If `training` asks for noise.
     """
+    if training.privacy:
+        raise ValueError("full_gradient: training.privacy: got noise to add, expected none")
     one_epoch = replace(
         training, epochs=1, batch=_gradient_batch_size(network, weights, training.batch), rows="shuffled"
     )

@@ -249,6 +249,8 @@ class Ledger:
         """Allow a new ledger instead of a deleted one: the budget is then available again."""
         if self.is_missing():
             with self._lock():
+                for answers in self._home.glob("training-*.log"):
+                    answers.unlink()
                 self._mark.unlink(missing_ok=True)
 
     def _open(self) -> tuple[Secret, list[Entry]]:

@@ -182,8 +182,8 @@ def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
         return bool(asked) and store is not None and must_be_private(Path(store.folder), message.clients)
 
     for message in result:
-        # a refusal says nothing of rows, and is how a client declines
-        if not isinstance(message, Message) or type(message).__name__ == "Refusal":
+        # these say nothing of rows; by a refusal a client declines
+        if not isinstance(message, Message) or type(message).__name__ in ("Refusal", "PrivacyCost"):
             continue
         if store is not None:
             check_messages(Path(store.folder), message.clients, type(message).__name__)

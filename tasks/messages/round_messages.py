@@ -30,8 +30,8 @@ class SummedMessage(Message):
     Sums are enough for an average. Added in stack order, they do not depend on how stacks were assigned to workers.
     """
 
-    rows: Annotated[Tensor, FEW, Axes("int64", "clients"), UnderPrivacy.PUBLIC]
-    sums: Annotated[Weights, LEARNED_ADDED, Axes("float64", like_model=True), UnderPrivacy.NOISED]
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients")]
+    sums: Annotated[Weights, LEARNED_ADDED, Axes("float64", like_model=True)]
 
     def __post_init__(self) -> None:
         if self.rows.shape != (len(self.clients),):
@@ -50,9 +50,7 @@ class SummedMessage(Message):
 class WeightedMessage(SummedMessage):
     """A message whose sums are weighted by `shares`, if the method passes them, instead of by rows."""
 
-    shares: Annotated[Tensor | None, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC] = field(
-        default=None, kw_only=True
-    )
+    shares: Annotated[Tensor | None, FEW, Axes("float64", "clients")] = field(default=None, kw_only=True)
 
     @property
     def total(self) -> float:
@@ -64,6 +62,11 @@ class WeightedMessage(SummedMessage):
 class Update(WeightedMessage):
     """The result of local training at the clients of one stack; `sums` are of their shared weights."""
 
+    rows: Annotated[Tensor, FEW, Axes("int64", "clients"), UnderPrivacy.PUBLIC]
+    sums: Annotated[Weights, LEARNED_ADDED, Axes("float64", like_model=True), UnderPrivacy.NOISED]
+    shares: Annotated[Tensor | None, FEW, Axes("float64", "clients"), UnderPrivacy.PUBLIC] = field(
+        default=None, kw_only=True
+    )
     # mean training loss, in the units of the objective; (0,) if withheld
     loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients"), UnderPrivacy.WITHHELD]
     private: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # section, client, hash
@@ -140,8 +143,8 @@ class Gradients(SummedMessage):
     For running statistics and other tensors without a gradient, `sums` has their updated values times rows.
     """
 
-    # mean training loss, in the units of the objective; (0,) if withheld
-    loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients"), UnderPrivacy.WITHHELD]
+    # mean training loss, in the units of the objective
+    loss: Annotated[Tensor, FEW, Axes("float32 float64", "clients")]
 
 
 @dataclass(frozen=True)
