@@ -12,7 +12,6 @@ from pathlib import Path
 
 from silos.errors import RefusalError, UserError
 from silos.io.atomic_io import write_bytes
-from silos.privacy.keyed_noise import KeyedNormals
 from silos.privacy.ledger import Entry, Ledger, now, user
 from silos.privacy.report_rules import RHO, Kind, Unit, check_budget, spent
 from silos.privacy.reported_rows import RowRegister
@@ -52,11 +51,11 @@ class Purchase:
 class TrainingLedger(Ledger):
     """The part of a client's ledger that records its answers in private training."""
 
-    def noise(self, partition: str, question: str) -> KeyedNormals:
-        """Return the noise of the answer to a question, which follows from the client's secret."""
+    def noise_key(self, partition: str, question: str) -> bytes:
+        """Return the key of the noise of the answer to a question, which follows from the client's secret."""
         with self._lock():
             secret, _ = self._open()
-        return KeyedNormals(secret.key("training", partition, question))
+        return secret.key("training", partition, question)
 
     def account(self, purchase: Purchase) -> tuple[float, int]:
         """Return what the client has spent so far, as ρ, and how many answers are paid for and not given."""
