@@ -195,10 +195,9 @@ def tumours() -> Rows:
     table = np.loadtxt(_datasets() / "data" / "breast_cancer.csv", delimiter=",", skiprows=1)
     described = (_datasets() / "descr" / "breast_cancer.rst").read_text(encoding="utf-8")
     ranges = re.findall(r"^(\w[\w ]* \([\w ]+\)): +([\d.]+) +([\d.]+)$", described, re.MULTILINE)
-    names, low, high = zip(*ranges, strict=True)
-    low, high = np.array(low, float), np.array(high, float)
+    low, high = np.array([bounds for _, *bounds in ranges], float).T
     x = ((table[:, :-1] - low) / (high - low)).astype(np.float32)
-    features = tuple(Feature(name=name) for name in names)
+    features = tuple(Feature(name=name) for name, *_ in ranges)
     return Rows(x=x, y=table[:, -1].astype(np.int64), classes=["malignant", "benign"], features=features)
 
 
