@@ -423,6 +423,18 @@ class Sweep:
         floors = [floor_of(project.params.data, floor) for project in projects]
         return floors if len({*floors}) > 1 else floors[:1]
 
+    def with_tuning(self, cell: str) -> float | None:
+        """Return the epsilon of a cell's grid, since its runs read training rows, too; None without training.privacy.
+
+        The chosen run is one of the grid. Other seeds measure the spread, and a user would not run them.
+        """
+        privacy = self._projects[cell].params.training.privacy
+        if privacy.epsilon is None:
+            return None
+        from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho  # SciPy takes long to import
+
+        return epsilon(len(self.tries(cell)) * rho(privacy.epsilon, privacy.delta), privacy.delta)
+
     def rounds(self, cell: str) -> int:
         """Return the greatest number of rounds of a run."""
         return self._projects[cell].params.training.rounds
