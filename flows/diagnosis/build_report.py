@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, mixture
-from models.diagnosis.client_summaries.gaussian_mechanism import counts_sensitivity, sigma
+from models.diagnosis.client_summaries.gaussian_mechanism import counts_sensitivity
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.correlation_tests import FeaturePair, Refinement, effect_on_prediction
 from models.diagnosis.diagnose_pairs import REASONS, Findings, rule_features
@@ -28,6 +28,7 @@ from models.diagnosis.pseudo_rows import SharedModelLoss
 from models.diagnosis.screen_clients import INSIDE, MIN_SHARE
 from models.diagnosis.shift_words import ShiftType
 from models.metrics.task_metrics import format_number
+from models.privacy_accounting import sigma
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs
 from tasks.diagnosis.compare_odd_silos import OddSilos
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison

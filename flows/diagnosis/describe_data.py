@@ -10,7 +10,7 @@ from flows.core.config.data_settings import as_overrides, settings_between
 from flows.core.config.load_config import load_params
 from flows.project.project import Project
 from flows.project.project_data import exclusive_data_access
-from models.diagnosis.client_summaries.gaussian_mechanism import epsilon
+from models.privacy_accounting import epsilon
 from silos import data_overview
 from silos.errors import UserError
 from silos.privacy.ledger import Ledger

@@ -11,8 +11,8 @@ from scipy.stats import norm
 
 from flows.core.config.diagnose_params import FEW_BINS, DiagnoseParams
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, overall_moments
-from models.diagnosis.client_summaries.gaussian_mechanism import rho
 from models.diagnosis.client_summaries.query import Query, light_bounds, project_pictures
+from models.privacy_accounting import rho
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from silos.errors import UserError

@@ -18,8 +18,6 @@ from models.diagnosis.client_summaries.gaussian_mechanism import (
     add_noise,
     clip_negative,
     counts_sensitivity,
-    rho,
-    sigma,
     summaries_from_counts,
     with_effective_rows,
 )
@@ -43,6 +41,7 @@ from models.diagnosis.diagnose_pairs import EvidenceFunction, Findings, diagnose
 from models.diagnosis.fomichev_distances import Readings, distance_at_equal_priors, statistics_from_rows
 from models.diagnosis.guarded_tests import TYPES
 from models.diagnosis.name_shift_types import check_covariates, judge_pairs
+from models.privacy_accounting import rho, sigma
 from publications.synthetic_pairs.generators import KnownPair
 from silos.row_units import unit_weights
 

@@ -15,6 +15,7 @@ MODELS = "models of halves"
 """The kind of query that is answered with models, whose difference to sums over rows reveals no rows."""
 
 _SLACK = 1 + 1e-9  # tolerance of a budget for rounding in sums
+_NEARLY = 1 + 4e-10  # an epsilon this much higher costs less than _SLACK more ρ
 _DIGITS = 4
 
 
@@ -57,12 +58,12 @@ def check_budget(client: str, budget: float, spent: float, rho: float, unit: Uni
 
 
 def _round_down(value: float) -> float:
-    """Round down to _DIGITS significant digits."""
+    """Round down to _DIGITS significant digits, but not if the difference is within _SLACK in ρ."""
     if value <= 0:
         return 0.0
     rounded = float(f"{value:.{_DIGITS}g}")
     step = 10.0 ** (math.floor(math.log10(value)) - _DIGITS + 1)
-    return rounded if rounded <= value else float(f"{rounded - step:.{_DIGITS}g}")
+    return rounded if rounded <= value * _NEARLY else float(f"{rounded - step:.{_DIGITS}g}")
 
 
 @dataclass(frozen=True)

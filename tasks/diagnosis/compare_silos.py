@@ -22,7 +22,6 @@ from models.diagnosis.client_summaries.common_cells import spread_counts
 from models.diagnosis.client_summaries.gaussian_mechanism import (
     clip_negative,
     counts_sensitivity,
-    sigma,
     summaries_from_counts,
     with_effective_rows,
 )
@@ -40,6 +39,7 @@ from models.diagnosis.screen_clients import (
     pair_p_values,
 )
 from models.diagnosis.wald_tests import ROWS
+from models.privacy_accounting import sigma
 from tasks.diagnosis.report_summary import join_summaries
 from tasks.execution.prefect_tasks import server_step
 from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers

@@ -29,7 +29,7 @@ from models.diagnosis.client_summaries.client_summary import (
     withheld_columns,
 )
 from models.diagnosis.client_summaries.common_cells import count_in
-from models.diagnosis.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity, epsilon, rho, sigma
+from models.diagnosis.client_summaries.gaussian_mechanism import add_noise, counts_sensitivity
 from models.diagnosis.client_summaries.least_cells import (
     columns_in_cells,
     fill_few_missing,
@@ -39,6 +39,7 @@ from models.diagnosis.client_summaries.least_cells import (
 from models.diagnosis.client_summaries.query import Query, project_pictures
 from models.diagnosis.client_summaries.rank_correlations import clip_far_values
 from models.diagnosis.client_summaries.repeated_persons import has_repeated_persons
+from models.privacy_accounting import epsilon, rho, sigma
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError

@@ -59,7 +59,7 @@ NOISY = {
     "family": "five_features",
     "cells": {
         name: {"about": "w", "trial": {"row": "none", "rows": [2000, 2000], "pairs": 10, "epsilon": epsilon}}
-        for name, epsilon in (("much", 1), ("little", 1000), ("without", 0))
+        for name, epsilon in (("much", 0.7), ("little", 1000), ("without", 0))
     },
     "confusions": {"all": {"cells": ["much"]}},
     "scales": {"cpu": {"seeds": [1]}},

@@ -1,7 +1,6 @@
-"""Gaussian noise on reported counts, its cost in zero-concentrated differential privacy (zCDP), and use by the server.
+"""Gaussian noise on reported counts, and use by the server.
 
-Bun and Steinke 2016 (arXiv 1605.02065). Neighbouring data sets differ by one added row. ρ adds up over everything that
-is reported of the same people, whatever the version of their rows.
+Neighbouring data sets differ by one added row. What the noise costs is in models/privacy_accounting.py.
 
 With noise a client reports joint counts of few bins (8: noise grows with the cells) and nothing else. A mean or a
 deviation is never sent, since one row can change it by any amount. All classes are reported, also those without rows:
@@ -24,27 +23,6 @@ import numpy as np
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries, inner_edges
 
 
-def epsilon(rho: float, delta: float) -> float:
-    """Return the ε for which ρ-zCDP is (ε, delta)-differentially private: ρ + 2 √(ρ ln(1/δ)) (proposition 1.3)."""
-    _check(rho >= 0 and math.isfinite(rho), "rho", rho, "a number from 0 on")
-    return rho + 2 * math.sqrt(rho * _log(delta))
-
-
-def rho(epsilon: float, delta: float) -> float:
-    """Return the largest ρ that gives at most `epsilon` at this delta: (√(ln(1/δ) + ε) − √ln(1/δ))²."""
-    _check(epsilon >= 0 and math.isfinite(epsilon), "epsilon", epsilon, "a number from 0 on")
-    log = _log(delta)
-    # the difference of the roots, without the digits that subtracting them would cost
-    return (epsilon / (math.sqrt(log + epsilon) + math.sqrt(log))) ** 2
-
-
-def sigma(sensitivity: float, rho: float) -> float:
-    """Return the standard deviation of Gaussian noise that costs ρ: Δ / √(2ρ), for an L2 sensitivity Δ."""
-    _check(sensitivity > 0 and math.isfinite(sensitivity), "sensitivity", sensitivity, "a number above 0")
-    _check(rho > 0 and math.isfinite(rho), "rho", rho, "a number above 0")
-    return sensitivity / math.sqrt(2 * rho)
-
-
 def counts_sensitivity(features: int) -> float:
     """Return the L2 sensitivity of joint counts, (features, bins, classes): √d.
 
@@ -56,18 +34,9 @@ def counts_sensitivity(features: int) -> float:
 
 def add_noise(counts: np.ndarray, sigma: float, generator: np.random.Generator) -> np.ndarray:
     """Add noise and round: int64, which may be negative; ValueError unless sigma is positive."""
-    _check(sigma > 0 and math.isfinite(sigma), "sigma", sigma, "a number above 0")
+    if not 0 < sigma < math.inf:
+        raise ValueError(f"sigma: got {sigma}, expected a number above 0")
     return np.rint(counts + sigma * generator.standard_normal(counts.shape)).astype(np.int64)
-
-
-def _log(delta: float) -> float:
-    _check(0 < delta < 1, "delta", delta, "a number between 0 and 1")
-    return -math.log(delta)
-
-
-def _check(valid: bool, name: str, value: float, expected: str) -> None:
-    if not valid:
-        raise ValueError(f"{name}: got {value}, expected {expected}")
 
 
 MIN_NOISY_ROWS = 30

@@ -27,7 +27,7 @@ class Query:
 
     schema: the id of the agreed features; pictures: how pictures are projected, as light or as other numbers, None for
     tables; counts: whether counts are requested besides moments; targets: whether the target is appended as a feature,
-    which is how groups of targets are agreed on; rho: the cost in zCDP if clients add noise and report counts only, 0
+    which is how groups of targets are agreed on; rho: the cost if clients add noise and report counts only, 0
     without noise.
     """
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho
+from models.privacy_accounting import epsilon, rho
 from silos.errors import RefusalError
 from silos.privacy.report_rules import RHO, Unit, check_budget
 
@@ -34,7 +34,7 @@ def test_amounts_are_said_as_people_set_them():
         check_budget("oslo", *(rho(amount, DELTA) for amount in (8, 7, 4)), EPSILONS)
     assert str(refused.value) == (
         "client oslo: got a query that costs epsilon 4, expected one within its privacy budget of 8 at delta 1e-05, of "
-        "which 7 is spent. Repeat an earlier query, lower epsilon to 3.417 or less, or let the client's owner raise budget "
+        "which 7 is spent. Repeat an earlier query, lower epsilon to 3.116 or less, or let the client's owner raise budget "
         "in its owner.yaml."
     )
 
@@ -42,3 +42,18 @@ def test_amounts_are_said_as_people_set_them():
 def test_where_nothing_that_can_be_asked_for_is_left_none_is_named():
     with pytest.raises(RefusalError, match="Repeat an earlier query, or let"):
         check_budget("oslo", *(rho(amount, DELTA) for amount in (4, 4, 2)), EPSILONS)
+
+
+def test_a_budget_of_8_allows_three_queries_of_4():
+    spent = 0.0
+    for _ in range(3):
+        check_budget("oslo", rho(8, DELTA), spent, rho(4, DELTA), EPSILONS)
+        spent += rho(4, DELTA)
+    with pytest.raises(RefusalError, match=r"of which 7\.631 is spent\. .* lower epsilon to 1\.804 or less"):
+        check_budget("oslo", rho(8, DELTA), spent, rho(4, DELTA), EPSILONS)
+
+
+def test_a_silo_that_spent_nothing_is_named_its_whole_budget():
+    with pytest.raises(RefusalError, match=r"budget of 4 .* of which 0 is spent\. .* lower epsilon to 4 or less"):
+        check_budget("oslo", rho(4, DELTA), 0.0, rho(5, DELTA), EPSILONS)
+    check_budget("oslo", rho(4, DELTA), 0.0, rho(4, DELTA), EPSILONS)

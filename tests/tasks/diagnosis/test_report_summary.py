@@ -169,18 +169,19 @@ def test_under_noise_counts_of_all_classes_are_all_that_is_sent_and_their_shape_
     assert set(sent) == {(("a",), torch.int64, (1, 2, 9, 3))}
 
 
-def test_what_is_sent_less_the_truth_is_noise_of_the_size_that_was_asked(silos_of, asked):
+@pytest.mark.parametrize(("epsilon", "mu"), [(1.0, 0.26805112), (4.0, 0.92493090)])
+def test_what_is_sent_less_the_truth_is_noise_of_the_size_that_was_asked(epsilon, mu, silos_of, asked):
     """The same secret: two data sets under one version's name would have the same noise; here each has its own."""
     x, y = odd(5, (300, 200))
     spread = []
     for seed in range(12):
         silos = silos_of({"a": (x, y)}, features=BOUNDED)
-        found = asked(silos, noise={"epsilon": 1.0}, keeps=f"again{seed}/own")
+        found = asked(silos, noise={"epsilon": epsilon}, keeps=f"again{seed}/own")
         (message,) = found.answers.messages
         truth = found.question.layout.counts(x.astype(np.float32).astype(float), y)
         spread.append(message.counts[0].numpy() - truth)
     noise = np.stack(spread)
-    size = np.sqrt(2) / np.sqrt(2 * 0.02082)
+    size = np.sqrt(2) / mu
     assert noise.std() == pytest.approx(size, rel=0.1)
     assert abs(noise.mean()) < 4 * size / np.sqrt(noise.size)
 
