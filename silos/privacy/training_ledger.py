@@ -92,8 +92,9 @@ class TrainingLedger(Ledger):
                     rows.record(self.policy)
                 bought = Entry(purchase.partition, purchase.question, purchase.rho, 0, now(), "", "", by=user())
                 self._write(secret, [*entries, bought])
-            with path.open("a", encoding="ascii") as file:
-                file.write(f"{question} {digest}\n")
+            with path.open("r+b") as file:
+                file.truncate(file.seek(path.read_bytes().rfind(b"\n") + 1))  # a line without its end was not sent
+                file.write(f"{question} {digest}\n".encode())
                 file.flush()
                 os.fsync(file.fileno())
 
@@ -127,5 +128,5 @@ class TrainingLedger(Ledger):
                     "copy, or train with another noise."
                 )
             return {}
-        lines = path.read_text(encoding="ascii").split("\n")[:-1]  # a line without its end was not sent
+        lines = path.read_text(encoding="ascii", errors="replace").split("\n")[:-1]
         return dict(line.split(" ", 1) for line in lines)

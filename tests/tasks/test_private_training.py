@@ -1,0 +1,285 @@
+"""Private local training as a client does it: what leaves, what it costs, and which faults the checks here find."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from flows.methods.fedavg import FedAvg
+from models.client_model import Model
+from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho
+from models.networks.mlp import MLP
+from models.server_state import ClientStateRefs
+from models.training.engine import Privacy
+from models.training.optimizers import SGD
+from silos.client_store import ClientStore
+from silos.cohort import Cohort, make_stacks
+from silos.errors import RefusalError
+from silos.privacy.keyed_noise import KeyedNormals
+from silos.privacy.owner_file import OWNER_FILE, make_store
+from tasks.evaluate import evaluate
+from tasks.execution.load_client_data import load_rows
+from tasks.local_train import local_train
+from tasks.private_training import _shares, cost_of_run, noise_for, report_privacy_cost
+
+CLIENTS = {"c0": 24, "c1": 31, "c2": 18}
+PRIVACY = Privacy(clip=0.5, noise=2.0, divisor=20.0, rounds=4)
+RATE = 0.3
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem(CLIENTS, network=MLP(5, (6,), 3), optimiser=SGD(RATE), epochs=1, privacy=PRIVACY)
+
+
+def _answers(setup, tmp_path, weights=None, store="main", **options):
+    """Return the updates of all clients, each with its own weights."""
+    make_store(tmp_path / store / "private")  # with its own register of rows
+    weights = weights or FedAvg().init(setup).tensors["weights"]
+    model = Model(setup.network, weights, clients=setup.silos.clients)
+    cohort = Cohort(setup.silos, make_stacks(setup.silos, 2))
+    private = ClientStore(str(tmp_path / store / "private" / "run"))
+    options = {"training": setup.training, "private": private, "seed": 0, "round": 1, **options}
+    return local_train.fn(cohort, model, each=True, **options)
+
+
+def _own(updates):
+    """Return the weights of each client as a vector, by name."""
+    flat = {}
+    for update in updates:
+        for index, client in enumerate(update.clients):
+            flat[client] = torch.cat([w[index].flatten() for _, w in sorted(update.each.items())])
+    return flat
+
+
+def _start(setup):
+    return torch.cat([w.flatten() for _, w in sorted(FedAvg().init(setup).tensors["weights"].items())])
+
+
+def _without_rows(monkeypatch):
+    """Let no row count, so that what leaves is the noise alone."""
+    monkeypatch.setattr(
+        "tasks.private_training._shares", lambda _silos, _stack, rows: torch.zeros_like(rows.y, dtype=torch.float32)
+    )
+
+
+def _without_noise(monkeypatch):
+    monkeypatch.setattr(KeyedNormals, "draw", lambda _, count: np.zeros(count, np.float32))
+
+
+def faults(setup, fewer, tmp_path, monkeypatch):
+    """List what is wrong with private training: the checks that each planted fault must fail.
+
+    Args:
+        setup: A problem whose gradients are longer than the clip norm.
+        fewer: The same rows without one of client c1.
+    """
+    found, size = set(), RATE / PRIVACY.divisor
+    with monkeypatch.context() as patch:
+        _without_noise(patch)
+        change = {
+            client: float((w - _own(_answers(fewer, tmp_path, store="quiet"))[client]).norm()) / size
+            for client, w in _own(_answers(setup, tmp_path, store="quiet")).items()
+        }
+        if change["c1"] > PRIVACY.clip * 1.001:
+            found.add("one row changes more than the clip norm")
+        if max(change["c0"], change["c2"]) > 0:
+            found.add("a client depends on the rows of another")
+    with monkeypatch.context() as patch:
+        _without_rows(patch)
+        first, other = (_own(_answers(setup, tmp_path, store=name)) for name in ("first", "other"))
+    start = _start(setup)
+    drawn = {client: (start - w) / (size * PRIVACY.clip * PRIVACY.noise) for client, w in first.items()}
+    everything = torch.cat([*drawn.values()])
+    if any(bool((values == 0).any()) for values in drawn.values()):
+        found.add("a weight has no noise")
+    deviation, error = float(everything.std()), 4 / math.sqrt(2 * len(everything))
+    if abs(deviation - 1) > error:
+        found.add("the noise has another deviation")
+    if abs(float(torch.corrcoef(torch.stack([drawn["c0"], drawn["c1"]]))[0, 1])) > 0.5:
+        found.add("two clients share their noise")
+    if torch.equal(first["c0"], other["c0"]):
+        found.add("the noise does not follow from the client's secret")
+    for update in _answers(setup, tmp_path, store="losses"):
+        if len(update.loss):
+            found.add("losses leave")
+        if update.shares is None or len(set(update.shares.tolist())) != 1:
+            found.add("the mean depends on numbers of rows")
+    return found
+
+
+@pytest.fixture
+def fewer(problem, make_problem, tmp_path):
+    """The problem without the last training row of c1, in data of another name."""
+    stored = np.load(tmp_path / "small.npz")
+    rows = {
+        client: (stored["x"][stored["client"] == client], stored["y"][stored["client"] == client]) for client in CLIENTS
+    }
+
+    def rows_of(client, total):
+        x, y = rows[client]
+        keep = np.ones(len(x), bool)
+        if client == "c1":
+            keep[CLIENTS["c1"] - 1] = False
+        return x[keep][:total], y[keep][:total]
+
+    less = {**CLIENTS, "c1": CLIENTS["c1"] - 1}
+    return make_problem(
+        less,
+        network=problem.network,
+        optimiser=SGD(RATE),
+        epochs=1,
+        privacy=PRIVACY,
+        silos={"rows_of": rows_of, "name": "fewer"},
+    )
+
+
+def test_private_training_has_none_of_the_faults_that_are_looked_for(problem, fewer, tmp_path, monkeypatch):
+    assert faults(problem, fewer, tmp_path, monkeypatch) == set()
+
+
+def _by_rows(monkeypatch):
+    real = local_train.fn.__wrapped__.__globals__["train_with_noise"]
+
+    def divided(silos, stack, rows, network, weights, context, training, *rest):
+        few = replace(training, privacy=replace(training.privacy, divisor=float(rows.counts[0]) / 4))
+        return real(silos, stack, rows, network, weights, context, few, *rest)
+
+    monkeypatch.setattr("tasks.local_train.train_with_noise", divided)
+
+
+def _scaled(name, change):
+    def plant(monkeypatch):
+        real = KeyedNormals.draw
+        monkeypatch.setattr(KeyedNormals, "draw", lambda self, count: change(real(self, count), count))
+
+    plant.__name__ = name
+    return plant
+
+
+def _public_key(monkeypatch):
+    monkeypatch.setattr("silos.privacy.secret.Secret.key", lambda *_: bytes(32))
+
+
+def _not_clipped(monkeypatch):
+    monkeypatch.setattr("models.training.private_training._Clipping._scale", lambda _self, _squares, shares: shares)
+
+
+def _row_weights(monkeypatch):
+    real = local_train.fn.__wrapped__.__globals__["build_update"]
+
+    def weighted(stack, model, trained, rows, private, shares, each):
+        return real(stack, model, trained, rows, private, None, each)
+
+    monkeypatch.setattr("tasks.local_train.build_update", weighted)
+
+
+@pytest.mark.parametrize(
+    ("plant", "found"),
+    [
+        (_not_clipped, "one row changes more than the clip norm"),
+        (_by_rows, "one row changes more than the clip norm"),
+        (_scaled("halved", lambda drawn, _: drawn / 2), "the noise has another deviation"),
+        (_scaled("head", lambda drawn, count: drawn * (count > 3)), "a weight has no noise"),
+        (_public_key, "two clients share their noise"),
+        (_public_key, "the noise does not follow from the client's secret"),
+        (_row_weights, "the mean depends on numbers of rows"),
+    ],
+)
+def test_a_planted_fault_is_found(plant, found, problem, fewer, tmp_path, monkeypatch):
+    plant(monkeypatch)
+    assert found in faults(problem, fewer, tmp_path, monkeypatch)
+
+
+def test_the_same_question_gets_the_same_bytes_and_other_weights_other_noise(problem, tmp_path):
+    one, again = (_own(_answers(problem, tmp_path)) for _ in range(2))
+    assert all(torch.equal(one[client], again[client]) for client in CLIENTS)
+    moved = {name: w + 1e-6 for name, w in FedAvg().init(problem).tensors["weights"].items()}
+    other = _own(_answers(problem, tmp_path, moved))
+    assert all(float((one[client] - other[client]).abs().mean()) > 0.1 * RATE / PRIVACY.divisor for client in CLIENTS)
+    (cost,) = {float(c) for message in _costs(problem, tmp_path) for c in message.spent}
+    assert cost == pytest.approx(cost_of_run(PRIVACY, 1)), "both answers are of one run"
+
+
+def _costs(setup, tmp_path, store="main"):
+    cohort = Cohort(setup.silos, make_stacks(setup.silos, 2))
+    return report_privacy_cost.fn(cohort, setup.training, ClientStore(str(tmp_path / store / "private")))
+
+
+def test_a_dealing_to_other_workers_gives_the_same_bits(problem, make_round, tmp_path):
+    model = FedAvg().model(FedAvg().init(problem), problem)
+    (tmp_path / "own").mkdir()
+    private = ClientStore(str(tmp_path / "own" / "private"))
+    one, other = (make_round(problem, workers=n, private=private).train(local_train, model) for n in (1, 2))
+    for a, b in zip(one, other, strict=True):
+        assert a.clients == b.clients
+        assert all(torch.equal(a.sums[name], b.sums[name]) for name in a.sums)
+
+
+def test_a_round_of_fedavg_is_the_mean_of_clients_that_count_the_same(problem, play, tmp_path, monkeypatch):
+    _without_noise(monkeypatch)
+    played = play(FedAvg(), problem, [1])
+    mean = torch.stack([*_own(_answers(problem, tmp_path)).values()]).mean(0)
+    found = torch.cat([w.flatten() for _, w in sorted(played.state.tensors["weights"].items())])
+    torch.testing.assert_close(found, mean, rtol=1e-5, atol=1e-6)
+    assert played.reports[0].metrics == {}, "no loss"
+
+
+def test_beyond_the_owners_budget_a_client_sends_nothing(problem, tmp_path):
+    folder = tmp_path / "main" / "private"
+    make_store(folder)
+    file = folder / OWNER_FILE
+    file.write_text(file.read_text().replace("budget: 8.0 ", "budget: 0.5 "))
+    with pytest.raises(RefusalError, match=r"expected one within its privacy budget of 0\.5 at delta 1e-05"):
+        _answers(problem, tmp_path)
+    assert {float(c) for message in _costs(problem, tmp_path) for c in message.spent} == {0.0}
+
+
+def test_the_noise_of_a_run_has_the_epsilon_that_was_set():
+    for target, delta, rounds, epochs in ((1.0, 1e-5, 10, 1), (4.0, 1e-6, 50, 2), (8.0, 1e-5, 7, 3)):
+        privacy = Privacy(1.0, noise_for(target, delta, rounds * epochs), 10.0, rounds)
+        assert epsilon(cost_of_run(privacy, epochs), delta) == pytest.approx(target, rel=1e-6)
+        assert cost_of_run(privacy, epochs) == pytest.approx(rho(target, delta), rel=1e-6)
+
+
+def test_weights_and_statistics_that_clients_keep_are_refused(problem, tmp_path):
+    for part in ("personal", "context"):
+        start = FedAvg().init(problem).tensors["weights"]
+        model = Model(problem.network, start, clients=problem.silos.clients)
+        kept = replace(model, **{part: ClientStateRefs("kept", {}, {"more": torch.zeros(1)})})
+        cohort = Cohort(problem.silos, make_stacks(problem.silos, 2))
+        make_store(tmp_path / "main" / "private")
+        private = ClientStore(str(tmp_path / "main" / "private" / "run"))
+        with pytest.raises(RefusalError, match="that clients keep"):
+            local_train.fn(cohort, kept, problem.training, private, seed=0, round=1)
+
+
+def test_numbers_without_noise_do_not_leave_beside_noisy_ones(problem, tmp_path):
+    with pytest.raises(RefusalError, match=r"Update\.validation: got numbers of training rows without noise"):
+        _answers(problem, tmp_path, validate=True)
+    cohort = Cohort(problem.silos, make_stacks(problem.silos, 2))
+    model = FedAvg().model(FedAvg().init(problem), problem)
+    private = ClientStore(str(tmp_path / "main" / "private" / "run"))
+    assert evaluate.fn(cohort, model, problem.training, private, splits=("test",))
+    with pytest.raises(RefusalError, match=r"Scores\.sums"):
+        evaluate.fn(cohort, model, problem.training, private, splits=("train",))
+
+
+def test_an_owner_can_demand_noise(problem, tmp_path):
+    folder = tmp_path / "main" / "private"
+    make_store(folder)
+    file = folder / OWNER_FILE
+    file.write_text(file.read_text().replace("private_training: false", "private_training: true"))
+    assert _answers(problem, tmp_path)
+    plain = replace(problem, training=replace(problem.training, privacy=None))
+    with pytest.raises(RefusalError, match="as the owner has set under private_training"):
+        _answers(plain, tmp_path)
+
+
+def test_rows_of_a_unit_count_together(problem, monkeypatch):
+    monkeypatch.setattr("tasks.private_training.open_units", lambda *_: np.arange(24) // 6)
+    stack = make_stacks(problem.silos.select(["c0"]), 1)[0]
+    shares = _shares(problem.silos, stack, load_rows(problem.silos, stack, "train", "cpu"))
+    torch.testing.assert_close(shares, torch.full((1, 24), 1 / 6))
