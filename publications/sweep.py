@@ -17,6 +17,7 @@ from flows.core.search_space import Grid, Point
 from flows.init_project import create_project
 from models.metrics.client_metrics import lower_is_better
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from models.privacy_accounting import epsilon, rho
 from publications.code_version import code_hash, modules_of_run, modules_of_verdicts
 from publications.noise_floor import covariance_floor, least_squares_floor
 from publications.published_tables import Measure, Pair, Table, is_own, table_of
@@ -431,8 +432,6 @@ class Sweep:
         privacy = self._projects[cell].params.training.privacy
         if privacy.epsilon is None:
             return None
-        from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho  # SciPy takes long to import
-
         return epsilon(len(self.tries(cell)) * rho(privacy.epsilon, privacy.delta), privacy.delta)
 
     def rounds(self, cell: str) -> int:

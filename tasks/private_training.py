@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho
 from models.networks.network_factory import Network, to_json
+from models.privacy_accounting import epsilon, rho
 from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Privacy, Rows, Trained, Training
 from models.training.private_training import train_privately

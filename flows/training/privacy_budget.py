@@ -5,7 +5,7 @@ import math
 from flows.methods.base import Method
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
-from models.diagnosis.client_summaries.gaussian_mechanism import epsilon
+from models.privacy_accounting import epsilon
 from silos.client_store import ClientStore
 from silos.errors import RefusalError, counted
 from tasks.execution.task_runner import Runner, map_clients

@@ -9,8 +9,8 @@ import torch
 
 from flows.methods.fedavg import FedAvg
 from models.client_model import Model
-from models.diagnosis.client_summaries.gaussian_mechanism import epsilon, rho
 from models.networks.mlp import MLP
+from models.privacy_accounting import epsilon, rho
 from models.server_state import ClientStateRefs
 from models.training.engine import Privacy
 from models.training.optimizers import SGD

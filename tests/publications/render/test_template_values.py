@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from models.diagnosis.client_summaries.gaussian_mechanism import rho
+from models.privacy_accounting import rho
 from publications.render.template_values import Figures, bold, render
 from publications.sweep import Sweep
 from silos.errors import UserError
