@@ -8,8 +8,8 @@ from flows.project.project import Project
 from models.privacy_accounting import epsilon
 from silos.client_store import ClientStore
 from silos.errors import RefusalError, counted
+from tasks.answer_privately import cost_of_run, report_privacy_cost
 from tasks.execution.task_runner import Runner, map_clients
-from tasks.private_training import cost_of_run, report_privacy_cost
 from tasks.tracking.result_types.run_result import Note
 
 _SLACK = 1 + 1e-9  # of a budget, for rounding in sums

@@ -14,16 +14,17 @@ from torch.nn.functional import max_pool2d
 from ..prng import fold_in
 from ..server_state import Weights
 from ..training.objectives import Batch, ClientBatch, Objective
-from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights
-from .mlp import DenseHead, dense, dense_weights, drop, uniform_weights
+from .grouped_layers import BUFFERS, GroupedLayers, Layers, PlainLayers, fold_images, norm_weights, unfold_images
+from .mlp import DenseHead, delta_below, dense, dense_weights, drop, uniform_weights
 from .network import Network, register
-from .network_abilities import BatchedNetwork, EncoderHead, EncoderHeadStack, LinearHead
+from .network_abilities import BatchedNetwork, ClippedGradients, EncoderHead, EncoderHeadStack, LinearHead, RowScale
+from .row_gradients import KernelRows, RecordedLayers, scaled_sums
 from .statistics_context import append_statistics, row_statistics
 
 
 @register("cnn")
 @dataclass(frozen=True)
-class CNN(DenseHead, EncoderHeadStack, Network):
+class CNN(DenseHead, EncoderHeadStack, ClippedGradients, Network):
     """Square convolutions, each followed by 2 x 2 max pooling and ReLU, then dense layers with ReLU between them.
 
     Rows are images (height, width) or (height, width, channels). With `padding` a convolution keeps the image's size.
@@ -125,6 +126,29 @@ class CNN(DenseHead, EncoderHeadStack, Network):
         """Apply the first dense layer with its ReLU, if there is a hidden one."""
         features = append_statistics(z.flatten(-2), context, self._appended)
         return torch.relu(dense(weights, 0, features)) if self.hidden else features
+
+    @property
+    def clipped_width(self) -> int:
+        channels = pairwise((self._image_channels + self.planes, *self.channels))
+        return max(self.max_width, *(below * above * self.kernel**2 for below, above in channels))
+
+    def clipped_gradients(self, weights: Weights, context: Weights, x: Tensor, rows: RowScale) -> dict[str, Tensor]:
+        """Autograd propagates deltas from the features to each convolution, but computes no gradient of a weight."""
+        clients = len(x)
+        layers = RecordedLayers({name: w.detach() for name, w in weights.items()})
+        with torch.enable_grad():
+            folded = self._convolve(layers, fold_images(self._image(x, context)), None)
+        features = unfold_images(folded.detach(), clients).flatten(2)
+        dense_rows = self.dense_rows(weights, append_statistics(features, context, self._appended), rows.logit_gradient)
+        deltas = delta_below(weights["dense0.weight"], dense_rows[0].deltas)[..., : self.features]
+        below = fold_images(deltas.unflatten(-1, (self.channels[-1], *self._sides()[-1])).movedim(2, -1))
+        outputs = [output for _, _, output in layers.passed]
+        found = zip(layers.passed, torch.autograd.grad(folded, outputs, below), strict=True)
+        kernel_rows = [
+            KernelRows.from_images(name, inputs, changes, weights[f"{name}.weight"], self._margin)
+            for (name, inputs, _), changes in found
+        ]
+        return scaled_sums([*kernel_rows, *dense_rows], rows.scale)
 
     def _features(self, weights: Weights, context: Weights, x: Tensor, stream: Tensor | None) -> Tensor:
         image = self._image(x, context).movedim(-1, 1)

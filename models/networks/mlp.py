@@ -14,6 +14,7 @@ from ..prng import fold_in, uniform
 from ..server_state import Weights
 from .network import Network, register
 from .network_abilities import ClippedGradients, EncoderHeadStack, FusedSGD, LinearHead, RowScale, SGDStep
+from .row_gradients import DenseRows, scaled_sums
 from .statistics_context import append_statistics
 
 
@@ -42,6 +43,30 @@ class DenseHead(LinearHead):
     def apply_head(self, weights: Weights, embedding: Tensor, stream: Tensor | None) -> Tensor:
         """Apply the dense layers from the first dropout on."""
         return self.to_logits(dense(weights, self.last, self.represent(weights, embedding, stream)), stream)
+
+    def dense_activations(
+        self, weights: Weights, below: Tensor, streams: Tensor | None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return each dense layer's inputs for a stack, and the derivatives of hidden activations, dropout included."""
+        inputs, derivatives = [below], []
+        for layer in range(self.last):
+            activation = dense(weights, layer, inputs[-1]).relu_()
+            derivatives.append((activation > 0).to(activation.dtype))
+            if self.dropout and streams is not None:
+                derivatives[-1] = drop(derivatives[-1], self.dropout, streams, layer + 1)
+                activation = drop(activation, self.dropout, streams, layer + 1)
+            inputs.append(activation)
+        return inputs, derivatives
+
+    def dense_rows(
+        self, weights: Weights, below: Tensor, logit_gradient: Callable[[Tensor], Tensor]
+    ) -> list[DenseRows]:
+        """Return the row gradients of the dense layers for a stack without dropout, from inputs (clients, rows, in)."""
+        inputs, derivatives = self.dense_activations(weights, below, None)
+        deltas = [logit_gradient(dense(weights, self.last, inputs[-1]))]
+        for layer in reversed(range(1, self.last + 1)):
+            deltas.insert(0, delta_below(weights[f"dense{layer}.weight"], deltas[0]).mul_(derivatives[layer - 1]))
+        return [DenseRows(f"dense{layer}", *of) for layer, of in enumerate(zip(inputs, deltas, strict=True))]
 
 
 @register("mlp")
@@ -118,58 +143,28 @@ class MLP(DenseHead, EncoderHeadStack, FusedSGD, ClippedGradients, Network):
         The gradient is as large as the weights and is not stored: its product is added to the weights while it is
         computed.
         """
-        inputs, derivatives = self._activations(weights, context, x, step.streams)
+        below = append_statistics(x.flatten(2), context, self.statistics)
+        inputs, derivatives = self.dense_activations(weights, below, step.streams)
         gradient = step.logit_gradient(dense(weights, len(self.hidden), inputs[-1]))
         for layer in reversed(range(len(self.hidden) + 1)):
             weight, bias = weights[f"dense{layer}.weight"], weights[f"dense{layer}.bias"]
-            below = _delta_below(weight, gradient, derivatives[layer - 1]) if layer else gradient
+            below = delta_below(weight, gradient).mul_(derivatives[layer - 1]) if layer else gradient
             weight.baddbmm_(inputs[layer].transpose(1, 2), gradient, beta=step.keep, alpha=-step.rate)
             bias.mul_(step.keep).sub_(gradient.sum(1), alpha=step.rate)
             gradient = below
 
+    @property
+    def clipped_width(self) -> int:
+        return self.max_width
+
     def clipped_gradients(self, weights: Weights, context: Weights, x: Tensor, rows: RowScale) -> dict[str, Tensor]:
-        """Sum scaled row gradients of a stack without dropout.
-
-        A row's gradient of a dense layer is the outer product of its inputs a and deltas d, so its squared norm is
-        |a|^2 |d|^2, and |d|^2 for the bias (Goodfellow 2015). Deltas are linear in those of the logits: scaling them
-        scales the row's gradient without a second pass.
-        """
-        inputs, derivatives = self._activations(weights, context, x, None)
-        deltas = [rows.logit_gradient(dense(weights, len(self.hidden), inputs[-1]))]
-        for layer in reversed(range(1, len(self.hidden) + 1)):
-            deltas.insert(0, _delta_below(weights[f"dense{layer}.weight"], deltas[0], derivatives[layer - 1]))
-        norms = torch.zeros(x.shape[:2], device=x.device)
-        for below, delta in zip(inputs, deltas, strict=True):
-            norms += delta.square().sum(-1) * (below.square().sum(-1) + 1)
-        finite = norms.isfinite()
-        if not bool(finite.all()):  # 0 times infinity is no number
-            inputs, deltas = ([part.where(finite.unsqueeze(-1), 0.0) for part in parts] for parts in (inputs, deltas))
-        scale = rows.scale(norms).unsqueeze(-1)
-        sums: dict[str, Tensor] = {}
-        for layer, (below, delta) in enumerate(zip(inputs, deltas, strict=True)):
-            scaled = delta.mul_(scale)
-            sums[f"dense{layer}.weight"] = torch.bmm(below.transpose(1, 2), scaled)
-            sums[f"dense{layer}.bias"] = scaled.sum(1)
-        return sums
-
-    def _activations(
-        self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the inputs of each layer, and the derivatives of the hidden activations, dropout included."""
-        inputs, derivatives = [append_statistics(x.flatten(2), context, self.statistics)], []
-        for layer in range(len(self.hidden)):
-            activation = dense(weights, layer, inputs[-1]).relu_()
-            derivatives.append((activation > 0).to(activation.dtype))
-            if self.dropout and streams is not None:
-                derivatives[-1] = drop(derivatives[-1], self.dropout, streams, layer + 1)
-                activation = drop(activation, self.dropout, streams, layer + 1)
-            inputs.append(activation)
-        return inputs, derivatives
+        below = append_statistics(x.flatten(2), context, self.statistics)
+        return scaled_sums(self.dense_rows(weights, below, rows.logit_gradient), rows.scale)
 
 
-def _delta_below(weight: Tensor, delta: Tensor, derivative: Tensor) -> Tensor:
-    """Propagate deltas (clients, rows, out) through a dense layer (clients, in, out) and the activation below it."""
-    return torch.bmm(delta, weight.transpose(1, 2)).mul_(derivative)
+def delta_below(weight: Tensor, delta: Tensor) -> Tensor:
+    """Propagate deltas (clients, rows, out) to the inputs of a dense layer (clients, in, out)."""
+    return torch.bmm(delta, weight.transpose(1, 2))
 
 
 def hidden_layers(

@@ -73,6 +73,11 @@ class FusedSGD(ABC):
 class ClippedGradients(ABC):
     """Per-row clipping in one backward pass: a layer's gradient of a row is its inputs times its deltas."""
 
+    @property
+    @abstractmethod
+    def clipped_width(self) -> int:
+        """Return the numbers of the largest tensor that the pass holds for one row."""
+
     @abstractmethod
     def clipped_gradients(self, weights: Weights, context: Weights, x: Tensor, rows: "RowScale") -> dict[str, Tensor]:
         """Sum each client's row gradients, each scaled by what `rows.scale` returns for its norm.

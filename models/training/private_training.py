@@ -23,8 +23,10 @@ from .execution_plan import Plan, resolve
 from .objectives import Batch, Objective, loss_and_gradient
 from .optimizers import OptimiserState, expand_clients
 
-_GRADIENTS_PER_CHUNK = 2**24  # numbers of the row gradients that the general form holds at a time
-_ACTIVATIONS_PER_CHUNK = 2**22  # of one layer and one client
+_GRADIENTS_PER_CHUNK = 2**18  # numbers of one client's row gradients that the general form holds at a time
+_NUMBERS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**22}  # of one layer and one client, which stay in the cache of a CPU
+_LEAST_ROWS = 32  # of a chunk, below which products are slow
+_PIECE = 2**15  # numbers that get their noise at a time on a CPU
 _GRID = 12  # noise is rounded to multiples of 2^-12 of its deviation, or a little less
 
 Noise = Callable[[Mapping[str, torch.Size]], Mapping[str, Tensor]]
@@ -62,7 +64,7 @@ class _Clipping:
         """Return the sums by name, (clients, ...); shares: (clients, width), what a clipped row counts, 0 for padding."""
         fused = self.plan.network if self.plan.kind == "batched" else None
         total: dict[str, Tensor] = {}
-        chunk = self._chunk(weights, isinstance(fused, ClippedGradients))
+        chunk = self._chunk(weights, rows.x.device.type)
         for start in range(0, rows.y.shape[1], chunk):
             part = slice(start, start + chunk)
             batch = (rows.x[:, part], rows.y[:, part], shares[:, part])
@@ -70,14 +72,16 @@ class _Clipping:
                 sums = self._in_one_pass(fused, weights, context, *batch)
             else:
                 sums = self._row_by_row(weights, context, *batch)
-            total = {name: total[name] + value for name, value in sums.items()} if total else sums
+            total = {name: total[name].add_(value) for name, value in sums.items()} if total else sums
         return total
 
-    def _chunk(self, weights: Weights, fused: bool) -> int:
+    def _chunk(self, weights: Weights, device: str) -> int:
         """Return the rows of a chunk; it follows from one client alone, so sums do not depend on the stack."""
-        if fused:
-            return max(64, _ACTIVATIONS_PER_CHUNK // self.plan.network.max_width)
-        return max(1, _GRADIENTS_PER_CHUNK // sum(w[0].numel() for w in weights.values()))
+        size, network = sum(w[0].numel() for w in weights.values()), self.plan.network
+        if self.plan.kind != "batched" or not isinstance(network, ClippedGradients):
+            return max(1, _GRADIENTS_PER_CHUNK // size)
+        # each chunk adds to sums as large as the weights, which pays for more numbers of rows
+        return max(_LEAST_ROWS, (_NUMBERS_PER_CHUNK.get(device, 2**17) + 4 * size) // network.clipped_width)
 
     def _scale(self, squares: Tensor, shares: Tensor) -> Tensor:
         """Return the factors of rows with these squared norms; a gradient that is not finite is left out."""
@@ -186,10 +190,9 @@ def train_privately(
     for _ in range(training.epochs):
         sums = clipped_sums(network, weights, context, rows, training, shares)
         drawn = noise({name: total.shape for name, total in sums.items()})
-        grads = {
-            name: _add_noise(total, drawn[name], privacy.noise * privacy.clip) / privacy.divisor
-            for name, total in sums.items()
-        }
+        for name, total in sums.items():
+            _add_noise(total, drawn[name], privacy.noise * privacy.clip)
+        grads = {name: total.div_(privacy.divisor) for name, total in sums.items()}
         if proximal:
             grads = {name: g + proximal * (weights[name] - anchor[name]) for name, g in grads.items()}
         new, state = training.optimiser.step(weights, grads, state)
@@ -199,7 +202,9 @@ def train_privately(
     return Trained(weights, torch.zeros(0), dict(state))
 
 
-def _add_noise(total: Tensor, noise: Tensor, deviation: float) -> Tensor:
-    """Add noise and round to a grid far below it, so that low bits of floats do not reveal the sum (Mironov 2012)."""
+def _add_noise(total: Tensor, noise: Tensor, deviation: float) -> None:
+    """Add noise in place, rounded to a grid far below it, so that low bits of floats do not reveal sums (Mironov 2012)."""
     grid = 2.0 ** (math.floor(math.log2(deviation)) - _GRID)
-    return torch.round((total.double() + noise.double() * deviation) / grid).mul_(grid).to(total.dtype)
+    piece = _PIECE if total.device.type == "cpu" else max(1, total.numel())
+    for part, drawn in zip(total.view(-1).split(piece), noise.reshape(-1).split(piece), strict=True):
+        part.copy_(drawn.double().mul_(deviation / grid).add_(part.double(), alpha=1 / grid).round_().mul_(grid))

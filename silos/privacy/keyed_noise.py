@@ -21,10 +21,20 @@ class KeyedNormals:
 
     def draw(self, count: int) -> np.ndarray:
         """Return the next numbers: (count,) float32."""
-        drawn = np.empty(count + count % 2, np.float32)
-        for start in range(0, len(drawn), 2 * _CHUNK):
-            self._fill(drawn[start : start + 2 * _CHUNK])
-        return drawn[:count]
+        drawn = np.empty(count, np.float32)
+        self.fill(drawn)
+        return drawn
+
+    def fill(self, numbers: np.ndarray) -> None:
+        """Write the next numbers to an array, (count,) float32."""
+        for start in range(0, len(numbers), 2 * _CHUNK):
+            part = numbers[start : start + 2 * _CHUNK]
+            if len(part) % 2:
+                even = np.empty(len(part) + 1, np.float32)
+                self._fill(even)
+                part[:] = even[:-1]
+            else:
+                self._fill(part)
 
     def _fill(self, numbers: np.ndarray) -> None:
         pairs = len(numbers) // 2

@@ -45,7 +45,7 @@ commands: all         # or a list of diagnose, evaluate, export, partition, pred
 methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
 training_rows: 1      # training rows below which a silo takes no part in training
-private_training: false # whether training is refused without training.privacy, and methods whose losses have no noise
+private_training: false # whether training without training.privacy is refused, and methods whose losses have no noise
 own_models: false     # whether weights and scales that a silo keeps may predict, and may be exported and logged
 owners_view: {view}    # whether `show`, `stats`, `data diff` and `predict` read rows without a guard, for the owner alone
 budget: {budget}# epsilon of all reports with noise, and of training with training.privacy

@@ -10,16 +10,19 @@ import inspect
 import multiprocessing
 import os
 import signal
+import ssl
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, nullcontext
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, TypeVar
 
 from prefect import Task
+from prefect.client import orchestration
 from prefect.context import SettingsContext, get_settings_context
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
@@ -34,6 +37,21 @@ Call = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments of a step."""
 
 NEW_POOLS = 2  # for one step, before the run fails
+
+
+class _SharedCertificates:
+    """Stands for the module `ssl` in Prefect's clients, so that a process reads the certificates of servers once.
+
+    A worker makes two clients for each step, and each would read them for 20 ms, also for a server without TLS.
+    """
+
+    create_default_context = staticmethod(lru_cache(ssl.create_default_context))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(ssl, name)
+
+
+vars(orchestration)["ssl"] = _SharedCertificates()
 
 
 class Workers:

@@ -1,7 +1,11 @@
 """What is read as YAML, and what is refused with its line; hostile files: tests/flows/core/config/test_params_schema.py."""
 
+from pathlib import Path
+
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from silos import strict_yaml
 from silos.strict_yaml import MAX_DEPTH, MAX_NUMBER_LENGTH, MAX_VALUES, NotYamlError, load
@@ -41,6 +45,17 @@ def test_what_people_write_is_read_as_before():
     assert load(text) == yaml.safe_load(text)
     assert load("") is None
     assert strict_yaml.load("1e-3") == "1e-3"
+
+
+@settings(max_examples=300)
+@example((Path(__file__).parents[2] / "params.yaml").read_text(encoding="utf-8"))
+@given(st.text(st.sampled_from("ab1 .:-,?!&*|>#%@'\"[]{}~\n\t\\<é"), max_size=40))
+def test_what_the_parser_in_python_reads_libyaml_reads_alike(text):
+    try:
+        expected = yaml.load(text, strict_yaml._Strict)
+    except yaml.YAMLError:
+        return
+    assert load(text) == expected
 
 
 def test_numbers_of_yaml_1_1_alone_are_words():

@@ -32,6 +32,7 @@ from models.networks.wrappers.posterior_update import SiteTraining, Tilted
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from models.statistics.feature_vector import make
+from models.training.engine import Privacy
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
@@ -327,6 +328,15 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
         steps(ClientStep)["sum_targets"], cohort_calls(silos, 3, round.runner.workers, round.private)
     )
     reported["sum_targets"] = [message for cohort in sums for message in cohort]
+    private = replace(setup.training, privacy=Privacy(1.0, 30.0, 20.0, 5))
+    reported["local_train with privacy"] = round.map_clients(
+        steps(ClientStep)["local_train"], plain, **{**when, "training": private}
+    )
+    costs = round.runner.map_cohorts(
+        steps(ClientStep)["report_privacy_cost"],
+        cohort_calls(silos, 3, round.runner.workers, private, round.private),
+    )
+    reported["report_privacy_cost"] = [message for cohort in costs for message in cohort]
     for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
         options = {"private": round.private, "query": replace(asked_shift, layout=_layout(features))}
         cohorts = round.runner.map_cohorts(

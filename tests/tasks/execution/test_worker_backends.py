@@ -1,10 +1,12 @@
 """What is sent to a worker with each task."""
 
+import ssl
 from concurrent.futures import Future
 from typing import Any
 
 import cloudpickle
 import pytest
+from prefect.client.orchestration import SyncPrefectClient
 from prefect.context import hydrated_context, serialize_context
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from pydantic_settings import BaseSettings
@@ -49,3 +51,11 @@ def test_a_worker_has_the_settings_of_the_command_and_reads_none_of_its_own(monk
     with hydrated_context(context):
         assert PREFECT_API_URL.value() == API
     assert made == []
+
+
+def test_prefects_clients_share_the_certificates_by_which_they_check_a_server() -> None:
+    clients = [SyncPrefectClient("https://127.0.0.1:9/api") for _ in range(2)]
+    first, second = (client._client._transport._pool._ssl_context for client in clients)
+    assert first is second
+    assert (first.verify_mode, first.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert first.cert_store_stats()["x509_ca"] > 100

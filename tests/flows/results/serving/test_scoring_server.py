@@ -358,6 +358,19 @@ def test_texts_among_numbers_are_read_as_those_of_a_file() -> None:
         assert refused.json["message"].startswith("dose: got 'low' in row 2, expected a finite float32 number.")
 
 
+@pytest.mark.parametrize("text", ["1,5", "1.250,5"])
+def test_a_decimal_comma_is_refused_with_the_setting_that_reads_it_where_only_semicolons_of_the_file_did(
+    text: str,
+) -> None:
+    columns = [{"name": "dose", "kind": "number", "missing": -1.0}]
+    reading = {"ignored": [], "decimal": None, "censored": "refuse", "na_values": None}
+    with serving(opened(1, columns=columns, reading=reading)) as ask:
+        refused = ask(records({"dose": text}))
+        assert refused.status == 400
+        assert refused.json["message"].startswith(f"dose: got '{text}' in row 1, expected a form such as 1234.5.")
+        assert 'set `decimal: ","` under data.source' in refused.json["message"]
+
+
 def test_an_empty_text_is_a_missing_value_as_in_a_file_also_of_the_client(ask: Ask) -> None:
     assert ask(row(age="")).json == ask(row(age=" ")).json == ask(row(age=None)).json
     for nothing in ("", " ", None):

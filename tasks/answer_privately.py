@@ -195,10 +195,12 @@ def _shares(silos: Silos, stack: Stack, rows: Rows) -> Tensor:
 
 def _draw(streams: list[KeyedNormals], device: torch.device, shapes: Mapping[str, torch.Size]) -> Mapping[str, Tensor]:
     """Draw each client's noise of a step from its own stream, (clients, ...) by name; padding gets none."""
-    drawn = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    drawn = {name: torch.empty(shape) for name, shape in shapes.items()}
     for index, stream in enumerate(streams):
         for tensor in drawn.values():
-            tensor[index] = torch.from_numpy(stream.draw(tensor[index].numel())).view(tensor.shape[1:])
+            stream.fill(tensor[index].view(-1).numpy())
+    for tensor in drawn.values():
+        tensor[len(streams) :] = 0
     return {name: tensor.to(device) for name, tensor in drawn.items()}
 
 

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +20,14 @@ from silos.cohort import Cohort, make_stacks
 from silos.errors import RefusalError
 from silos.privacy.keyed_noise import KeyedNormals
 from silos.privacy.owner_file import OWNER_FILE, make_store
+from tasks.answer_privately import _shares, cost_of_run, noise_for, report_privacy_cost
 from tasks.evaluate import evaluate
 from tasks.execution.load_client_data import load_rows
 from tasks.local_train import local_train
-from tasks.private_training import _shares, cost_of_run, noise_for, report_privacy_cost
+from tasks.messages.message_policy import privacy_rules_of
+from tasks.messages.round_messages import UncertaintyScores, Update
+from tasks.messages.score_messages import Scores
+from tasks.messages.statistics_messages import PrivacyCost
 
 CLIENTS = {"c0": 24, "c1": 31, "c2": 18}
 PRIVACY = Privacy(clip=0.5, noise=2.0, divisor=20.0, rounds=4)
@@ -61,12 +66,12 @@ def _start(setup):
 def _without_rows(monkeypatch):
     """Let no row count, so that what leaves is the noise alone."""
     monkeypatch.setattr(
-        "tasks.private_training._shares", lambda _silos, _stack, rows: torch.zeros_like(rows.y, dtype=torch.float32)
+        "tasks.answer_privately._shares", lambda _silos, _stack, rows: torch.zeros_like(rows.y, dtype=torch.float32)
     )
 
 
 def _without_noise(monkeypatch):
-    monkeypatch.setattr(KeyedNormals, "draw", lambda _, count: np.zeros(count, np.float32))
+    monkeypatch.setattr(KeyedNormals, "fill", lambda _, numbers: numbers.fill(0))
 
 
 def faults(setup, fewer, tmp_path, monkeypatch):
@@ -150,13 +155,26 @@ def _by_rows(monkeypatch):
     monkeypatch.setattr("tasks.local_train.train_with_noise", divided)
 
 
-def _scaled(name, change):
+def _changed(change):
     def plant(monkeypatch):
-        real = KeyedNormals.draw
-        monkeypatch.setattr(KeyedNormals, "draw", lambda self, count: change(real(self, count), count))
+        fill = KeyedNormals.fill
 
-    plant.__name__ = name
+        def fill_and_change(self, numbers):
+            fill(self, numbers)
+            change(numbers)
+
+        monkeypatch.setattr(KeyedNormals, "fill", fill_and_change)
+
     return plant
+
+
+def _halve(numbers):
+    numbers /= 2
+
+
+def _leave_biases(numbers):
+    if len(numbers) <= 6:
+        numbers[:] = 0
 
 
 def _public_key(monkeypatch):
@@ -181,8 +199,8 @@ def _row_weights(monkeypatch):
     [
         (_not_clipped, "one row changes more than the clip norm"),
         (_by_rows, "one row changes more than the clip norm"),
-        (_scaled("halved", lambda drawn, _: drawn / 2), "the noise has another deviation"),
-        (_scaled("head", lambda drawn, count: drawn * (count > 3)), "a weight has no noise"),
+        (_changed(_halve), "the noise has another deviation"),
+        (_changed(_leave_biases), "a weight has no noise"),
         (_public_key, "two clients share their noise"),
         (_public_key, "the noise does not follow from the client's secret"),
         (_row_weights, "the mean depends on numbers of rows"),
@@ -279,7 +297,19 @@ def test_an_owner_can_demand_noise(problem, tmp_path):
 
 
 def test_rows_of_a_unit_count_together(problem, monkeypatch):
-    monkeypatch.setattr("tasks.private_training.open_units", lambda *_: np.arange(24) // 6)
+    monkeypatch.setattr("tasks.answer_privately.open_units", lambda *_: np.arange(24) // 6)
     stack = make_stacks(problem.silos.select(["c0"]), 1)[0]
     shares = _shares(problem.silos, stack, load_rows(problem.silos, stack, "train", "cpu"))
     torch.testing.assert_close(shares, torch.full((1, 24), 1 / 6))
+
+
+def test_the_page_lists_the_rule_of_every_field_that_may_leave_a_private_step():
+    lines = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text().splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
+    listed = {
+        (record.strip("`"), field.strip("` ")): rule
+        for record, fields, rule in (row for row in cells if len(row) == 3)
+        for field in fields.split(",")
+    }
+    sent = (Update, Scores, UncertaintyScores, PrivacyCost)
+    assert listed == {(m.__name__, field): rule.value for m in sent for field, rule in privacy_rules_of(m).items()}
