@@ -152,8 +152,10 @@ def _purchase(silos: Silos, ledger: TrainingLedger, training: Training) -> Purch
 
 def _stream(ledgers: Sequence[TrainingLedger], partition: str, question: str) -> KeyedNormals:
     """Return the noise of an answer, which cannot be computed without the secret of every owner of the rows."""
+    if len(ledgers) == 1:
+        return ledgers[0].noise(partition, question)
     keys = [ledger.noise_key(partition, question) for ledger in ledgers]
-    return KeyedNormals(keys[0] if len(keys) == 1 else hmac.digest(b"".join(keys), b"pooled", "sha256"))
+    return KeyedNormals(hmac.digest(b"".join(keys), b"pooled", "sha256"))
 
 
 def _registers(

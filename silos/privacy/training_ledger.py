@@ -12,6 +12,7 @@ from pathlib import Path
 
 from silos.errors import RefusalError, UserError
 from silos.io.atomic_io import write_bytes
+from silos.privacy.keyed_noise import KeyedNormals
 from silos.privacy.ledger import Entry, Ledger, now, user
 from silos.privacy.report_rules import RHO, Kind, Unit, check_budget, spent
 from silos.privacy.reported_rows import RowRegister
@@ -50,6 +51,10 @@ class Purchase:
 @dataclass(frozen=True)
 class TrainingLedger(Ledger):
     """The part of a client's ledger that records its answers in private training."""
+
+    def noise(self, partition: str, question: str) -> KeyedNormals:
+        """Return the noise of the answer to a question, which follows from the client's secret."""
+        return KeyedNormals(self.noise_key(partition, question))
 
     def noise_key(self, partition: str, question: str) -> bytes:
         """Return the key of the noise of the answer to a question, which follows from the client's secret."""
