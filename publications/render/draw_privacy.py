@@ -36,7 +36,7 @@ def draw_privacy(path: Path, sweeps: Mapping[str, Sweep]) -> None:
     for axes, (title, sweep) in zip(panels, sweeps.items(), strict=True):
         _draw_panel(axes, sweep)
         set_title(axes, title)
-    marks = panels[0].get_lines()
+    marks = [line for line in panels[0].get_lines() if not str(line.get_label()).startswith("_")]  # no intervals
     set_legend(panels[0], marks, [str(mark.get_label()) for mark in marks], loc="lower right", fontsize=8)
     panels[0].set_ylabel("accuracy on own test rows")
     write_figure(figure, path)
