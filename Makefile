@@ -52,6 +52,7 @@ docs: $(INSTALLED)   ## Write the tables of docs/ from the records and types, an
 pictures: $(INSTALLED)  ## The pictures of docs/ from real runs: figures, MLflow's and Prefect's pages (needs chromium)
 	@$(BIN)/python tests/look.py pictures
 	@$(BIN)/python -m benchmarks.advice.draw_matrix
+	@$(BIN)/python -m publications.render.draw_privacy
 
 look: $(INSTALLED)   ## Schedule and both pages in a headless browser, pictures into runs/look (needs chromium)
 	@$(BIN)/python tests/look.py

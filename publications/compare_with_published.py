@@ -75,6 +75,7 @@ def _row(sweep: Sweep, cell: str) -> dict[str, Any]:
         "choice": sweep.choice(cell),
         "tried": len(sweep.tries(cell)),
         "at_edge": sweep.at_edge(cell),
+        "with_tuning": sweep.with_tuning(cell),
         "seconds": statistics.fmean(r["seconds"] for r in records),
     }
 

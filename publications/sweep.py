@@ -17,6 +17,7 @@ from flows.core.search_space import Grid, Point
 from flows.init_project import create_project
 from models.metrics.client_metrics import lower_is_better
 from models.metrics.task_metrics import TASK_METRICS, TaskMetrics
+from models.privacy_accounting import epsilon, rho
 from publications.code_version import code_hash, modules_of_run, modules_of_verdicts
 from publications.noise_floor import covariance_floor, least_squares_floor
 from publications.published_tables import Measure, Pair, Table, is_own, table_of
@@ -422,6 +423,16 @@ class Sweep:
         projects = [self._without_machine(self._page_settings(cell, seed, choice)) for seed in self.seeds_of(cell)]
         floors = [floor_of(project.params.data, floor) for project in projects]
         return floors if len({*floors}) > 1 else floors[:1]
+
+    def with_tuning(self, cell: str) -> float | None:
+        """Return the epsilon of a cell's grid, since its runs read training rows, too; None without training.privacy.
+
+        The chosen run is one of the grid. Other seeds measure the spread, and a user would not run them.
+        """
+        privacy = self._projects[cell].params.training.privacy
+        if privacy.epsilon is None:
+            return None
+        return epsilon(len(self.tries(cell)) * rho(privacy.epsilon, privacy.delta), privacy.delta)
 
     def rounds(self, cell: str) -> int:
         """Return the greatest number of rounds of a run."""

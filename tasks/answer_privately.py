@@ -1,9 +1,11 @@
 """Train with differential privacy at the clients: noise from each client's secret, and its cost on each client's ledger."""
 
 import hashlib
+import hmac
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -57,6 +59,9 @@ def train_with_noise(
 ) -> Trained:
     """Train each client of a stack as `train_privately` does, and record answer and cost before the answer leaves.
 
+    The rows of pooled silos are one client's: one noise on their clipped sum, divided by the total of their divisors. It is
+    what secure sums would reach at best.
+
     Args:
         silos: The silos.
         stack: The clients, and the size to which they are padded.
@@ -73,8 +78,11 @@ def train_with_noise(
     Raises:
         RefusalError: If an answer exceeds a client's budget, or the silos have no store; nothing leaves then.
     """
-    ledgers = [_ledger(private, client) for client in stack.clients]
-    purchases = [_purchase(silos, ledger, training) for ledger in ledgers]
+    privacy = training.privacy
+    assert privacy is not None, "the caller has checked"
+    # pooled rows have one noise, which each of their owners pays for as for noise of its own
+    owners = [silos.members or (client,) for client in stack.clients]
+    ledgers = [[_ledger(private, owner) for owner in each] for each in owners]
     received = {"weights": weights, "context": context, "anchor": anchor or {}, "optimiser": optimiser or {}}
     if silos.scaling.own_columns:
         raise RefusalError(
@@ -83,19 +91,19 @@ def train_with_noise(
         )
     # the batch size and where state is kept change no answer
     asked = replace(training, batch=1, keeps=False)
-    settings = json.dumps([repr(asked), to_json(network), repr(silos.scaling), proximal], default=repr)
+    settings = json.dumps([repr(asked), to_json(network), repr(silos.scaling), proximal, silos.members], default=repr)
     questions = [_digest(settings, received, index) for index in range(len(stack.clients))]
-    streams = [
-        KeyedNormals(ledger.noise_key(purchase.partition, question))
-        for ledger, purchase, question in zip(ledgers, purchases, questions, strict=True)
-    ]
+    streams = [_stream(each, silos.partition, question) for each, question in zip(ledgers, questions, strict=True)]
     draw = partial(draw_noise, streams, rows.x.device)
+    total = replace(training, privacy=replace(privacy, divisor=privacy.divisor * max(1, len(silos.members))))
     trained = train_privately(
-        network, weights, context, rows, training, draw, _shares(silos, stack, rows), proximal, anchor, optimiser
+        network, weights, context, rows, total, draw, _shares(silos, stack, rows), proximal, anchor, optimiser
     )
-    for index, (ledger, purchase, question) in enumerate(zip(ledgers, purchases, questions, strict=True)):
+    for index, (client, question) in enumerate(zip(stack.clients, questions, strict=True)):
         answer = _digest("", {"weights": trained.weights}, index)
-        ledger.record(purchase, question, answer, partial(_register, silos, ledger, stack, rows, index))
+        registers = _registers(silos, client, owners[index], rows, index)
+        for ledger, register in zip(ledgers[index], registers, strict=True):
+            ledger.record(_purchase(silos, ledger, training), question, answer, partial(register, ledger))
     return trained
 
 
@@ -147,12 +155,31 @@ def _purchase(silos: Silos, ledger: TrainingLedger, training: Training) -> Purch
     return Purchase(silos.partition, settings, privacy.rounds, cost, rho(policy.budget, policy.delta), unit)
 
 
-def _register(silos: Silos, ledger: TrainingLedger, stack: Stack, rows: Rows, index: int) -> RowRegister | None:
-    """Return the register by which no other silo reports these rows; None of public rows, which have no owner."""
+def _stream(ledgers: Sequence[TrainingLedger], partition: str, question: str) -> KeyedNormals:
+    """Return the noise of an answer, which cannot be computed without the secret of every owner of the rows."""
+    keys = [ledger.noise_key(partition, question) for ledger in ledgers]
+    return KeyedNormals(keys[0] if len(keys) == 1 else hmac.digest(b"".join(keys), b"pooled", "sha256"))
+
+
+def _registers(
+    silos: Silos, client: str, owners: Sequence[str], rows: Rows, index: int
+) -> list[Callable[[TrainingLedger], RowRegister | None]]:
+    """Return for each owner of a client's rows what opens the register by which no other silo reports them."""
+    alone = replace(silos, clients=tuple(owners), members=())
+    counts = [entry.rows["train"] for entry in silos.entries(client)]
+    ends = list(itertools.accumulate(counts))
+    parts = [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
+    return [
+        partial(_register, alone, owner, rows.x[index, part], rows.y[index, part])
+        for owner, part in zip(owners, parts, strict=True)
+    ]
+
+
+def _register(silos: Silos, client: str, x: Tensor, y: Tensor, ledger: TrainingLedger) -> RowRegister | None:
+    """Return the register of a client's rows; None of public rows, which have no owner."""
     if silos.manifest.is_public:
         return None
-    count = int(rows.counts[index])
-    local = LocalSummary(silos, stack.clients[index], rows.x[index, :count].cpu(), rows.y[index, :count].cpu())
+    local = LocalSummary(silos, client, x.cpu(), y.cpu())
     return RowRegister(ledger.folder, ledger.client, local.partition, local.cells)
 
 
@@ -160,11 +187,14 @@ def _shares(silos: Silos, stack: Stack, rows: Rows) -> Tensor:
     """Return what each clipped row counts, (stack size, width): 1 over the rows of its unit, or 1; 0 for padding."""
     shares = (torch.arange(rows.y.shape[1], device=rows.y.device) < rows.counts[:, None]).to(rows.x.dtype)
     for index, client in enumerate(stack.clients):
-        unit = open_units(Path(silos.folder), silos.entries(client), "train")
-        if unit is None:  # none of the clients has units
-            break
-        _, number, count = np.unique(unit, return_inverse=True, return_counts=True)
-        shares[index, : len(unit)] /= torch.from_numpy(count[number.ravel()]).to(shares)
+        start = 0
+        for entry in silos.entries(client):  # several if pooled; a unit counts once at each owner
+            end = start + entry.rows["train"]
+            unit = open_units(Path(silos.folder), [entry], "train")
+            if unit is not None:
+                _, number, count = np.unique(unit, return_inverse=True, return_counts=True)
+                shares[index, start:end] /= torch.from_numpy(count[number.ravel()]).to(shares)
+            start = end
     return shares
 
 

@@ -242,7 +242,13 @@ def pooled_train(
     weights = {name: w[None].to(device) for name, w in model.shared.items()}
     streams = client_streams(seed, stack.clients, round, "local_train").to(device)
     optimiser_state = None if optimiser is None else load_client_state(optimiser, stack, private, device, "optimiser")
-    trained = train(network, weights, {}, training_rows, training, streams, optimiser=optimiser_state)
+    if training.privacy is None:
+        trained = train(network, weights, {}, training_rows, training, streams, optimiser=optimiser_state)
+    else:
+        check_received(members_model)
+        trained = train_with_noise(
+            silos, stack, training_rows, network, weights, {}, training, private, optimiser=optimiser_state
+        )
     # times the rows, as clients' sums are, since the server divides by them
     sums = {name: w[0].cpu().double() * int(rows.counts[0]) for name, w in trained.weights.items()}
     update = Update(stack.clients, rows.counts.cpu(), sums, trained.loss.cpu())

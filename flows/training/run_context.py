@@ -20,7 +20,14 @@ from flows.training.training_setup import client_sampler, training_setup
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from silos.errors import MethodError, RefusalError
-from silos.privacy.owner_file import check_own_models, check_training, must_be_private, policy_file
+from silos.privacy.owner_file import (
+    check_own_models,
+    check_training,
+    make_store,
+    must_be_private,
+    policy_file,
+)
+from silos.sources.source_params import is_public
 from silos.standardizer import NO_STANDARDIZATION
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.tracking.checkpoint import Checkpoint, Memory, load_state
@@ -191,4 +198,8 @@ def open_run(
     scorer, report = Scorer.of(project, method, agreement.scaling), RunReport(began, number)
     privacy = project.params.training.privacy
     report.notes += note_of_privacy(method, setup, privacy.epsilon, privacy.delta)
+    if setup.training.privacy is not None and is_public(project.params.data.source):
+        make_store(
+            project.store.client_folder, project.params.data
+        )  # of sweeps and trials, which `partition` made none for
     return RunContext(project, method, identity, folder, clients, scorer, state, number, memory, report)

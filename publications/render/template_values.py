@@ -8,6 +8,7 @@ A template calls the public methods of `Figures` for one table of a paper:
     {{ each('fedavg', decimals=2) }}           the number of every seed
     {{ difference('ours', 'fedavg') }}         the recorded difference of two cells
     {{ floor('fedavg') | default }}            nothing if the figure is missing
+    {{ with_tuning('each-4') }}                epsilon of the runs that chose the cell's settings
     {{ table('2-har').figure('fedavg') }}      a figure of another table of the paper
 
 A figure that is not recorded is undefined, and printing it is an error.
@@ -142,6 +143,15 @@ class Figures:
     def seconds(self, cell: str, decimals: int | None = None) -> str:
         """Return the mean seconds of a run."""
         return self._number(statistics.fmean(record["seconds"] for record in self._records(cell)), decimals)
+
+    @_undefined_if_missing
+    def with_tuning(self, cell: str) -> str:
+        """Return the epsilon of all runs that chose the cell's settings together."""
+        self._page_cell(cell)
+        total = self._sweep.with_tuning(cell)
+        if total is None:
+            raise _MissingError(f"the cell {cell} has no training.privacy")
+        return self._number(total)
 
     @_undefined_if_missing
     def ensemble(self, cell: str, metric: str) -> str:

@@ -20,6 +20,12 @@ class Digits(Section):
     kind: Literal["digits"]
 
 
+class Tumours(Section):
+    """The 569 breast tumours of Wisconsin that come with scikit-learn: 30 features, 0 to 1, malignant or benign."""
+
+    kind: Literal["tumours"]
+
+
 NPZ_ARRAYS = ("x", "y", "client", "domain", "split", "features")
 """The arrays of an archive with a meaning of their own."""
 
@@ -207,7 +213,7 @@ class AtPlaces(Section):
 
 
 Source = Annotated[
-    AtPlaces | Digits | Npz | Table | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
+    AtPlaces | Digits | Tumours | Npz | Table | Mnist | Emnist | Cifar | Gtsrb | Folder | Synthetic,
     Field(discriminator="kind"),
 ]
 
@@ -216,6 +222,7 @@ SOURCES = Registry(
     {
         "places": "silos.sources.source_registry:at_places",
         "digits": "silos.sources.source_registry:digits",
+        "tumours": "silos.sources.source_registry:tumours",
         "npz": "silos.sources.npz:npz",
         "table": "silos.sources.tabular.table_source:table",
         "mnist": "silos.sources.torchvision_datasets:mnist",

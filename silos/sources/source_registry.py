@@ -1,5 +1,6 @@
 """Load the rows of a source, and check the features, missing values and ranges of flat tables."""
 
+import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -184,10 +185,25 @@ def at_places() -> Rows:
 
 def digits() -> Rows:
     """Return scikit-learn's digits, with their 17 shades of grey spread over 0 to 255."""
+    table = np.loadtxt(_datasets() / "data" / "digits.csv.gz", delimiter=",")
+    x = np.floor(table[:, :-1].reshape(-1, 8, 8) * 255 / 16 + 0.5).astype(np.uint8)
+    return Rows(x=x, y=table[:, -1].astype(np.int64), classes=[str(digit) for digit in range(10)])
+
+
+def tumours() -> Rows:
+    """Return scikit-learn's breast tumours, each feature spread over 0 to 1 by the range that their description names."""
+    table = np.loadtxt(_datasets() / "data" / "breast_cancer.csv", delimiter=",", skiprows=1)
+    described = (_datasets() / "descr" / "breast_cancer.rst").read_text(encoding="utf-8")
+    ranges = re.findall(r"^(\w[\w ]* \([\w ]+\)): +([\d.]+) +([\d.]+)$", described, re.MULTILINE)
+    low, high = np.array([bounds for _, *bounds in ranges], float).T
+    x = ((table[:, :-1] - low) / (high - low)).astype(np.float32)
+    features = tuple(Feature(name=name) for name, *_ in ranges)
+    return Rows(x=x, y=table[:, -1].astype(np.int64), classes=["malignant", "benign"], features=features)
+
+
+def _datasets() -> Path:
+    """Return the folder of scikit-learn's data; importing it, SciPy and pandas would take longer than reading a file."""
     spec = find_spec("sklearn")
     assert spec is not None
     assert spec.origin is not None
-    # the file that load_digits reads: importing scikit-learn, SciPy and pandas would take longer than all else here
-    table = np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
-    x = np.floor(table[:, :-1].reshape(-1, 8, 8) * 255 / 16 + 0.5).astype(np.uint8)
-    return Rows(x=x, y=table[:, -1].astype(np.int64), classes=[str(digit) for digit in range(10)])
+    return Path(spec.origin).parent / "datasets"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from models.privacy_accounting import rho
 from publications.render.template_values import Figures, bold, render
 from publications.sweep import Sweep
 from silos.errors import UserError
@@ -221,3 +222,21 @@ def test_a_spread_that_three_decimals_hide_is_shown_with_one_digit(quotes, monke
     monkeypatch.setattr(Sweep, "values", lambda *_: [0.9691, 0.9695, 0.9693])
     spread = statistics.stdev([0.9691, 0.9695, 0.9693])
     assert quotes("{{ figure('b') }}") == f"0.969 ± {spread:.4f}"
+
+
+def test_the_epsilon_with_tuning_is_that_of_all_runs_of_the_grid(tmp_path, monkeypatch):
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    tune = {"training.optimiser.learning_rate": [0.1, 0.3, 1.0, 3.0], "training.rounds": [10, 30]}
+    cells = {
+        "noise": {"about": "one", "tune": tune, "set": ["training.privacy.epsilon=2"]},
+        "none": {"about": "two", "tune": tune},
+    }
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({"tables": {"1": {**PAGE, "cells": cells, "paired": []}}}))
+    monkeypatch.chdir(tmp_path)
+    sweep = Sweep("tiny.yaml", "1", "cpu")
+
+    total = sweep.with_tuning("noise")
+    assert rho(total, 1e-5) == pytest.approx(8 * rho(2.0, 1e-5), rel=1e-6)
+    assert sweep.with_tuning("none") is None
+    figures = Figures(sweep).functions()
+    assert render("{{ with_tuning('noise') }}{{ with_tuning('none') | default }}", **figures) == f"{total:.2f}"

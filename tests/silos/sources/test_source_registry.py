@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from silos.errors import UserError
-from silos.sources.source_params import Digits, Npz
+from silos.sources.source_params import Digits, Npz, Tumours
 from silos.sources.source_registry import load_source
 
 X = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
@@ -29,6 +29,19 @@ def test_digits_are_scikit_learns_scaled_to_bytes(tmp_path):
     assert rows.x.max() == 255
     np.testing.assert_allclose(rows.x, images * 255 / 16, atol=0.5)
     np.testing.assert_array_equal(rows.y, load_digits().target)
+
+
+def test_tumours_are_scikit_learns_spread_by_the_described_ranges(tmp_path):
+    rows = load_source(Tumours(kind="tumours"), tmp_path, 0)
+    table = load_breast_cancer()
+    low, high = table.data.min(0), table.data.max(0)
+    np.testing.assert_allclose(
+        rows.x, (table.data - low) / (high - low), atol=0.04
+    )  # ranges are described in few digits
+    np.testing.assert_array_equal(rows.y, table.target)
+    assert rows.classes == table.target_names.tolist()
+    assert [feature.name for feature in rows.features][:2] == ["radius (mean)", "texture (mean)"]
+    assert len(rows.features) == 30
 
 
 def test_bytes_stay_bytes_and_other_numbers_become_float32(read):
