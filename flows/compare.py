@@ -23,7 +23,7 @@ from flows.experiments.comparison.comparison_text import (
 )
 from flows.experiments.comparison.run_trials import (
     Plan,
-    check_budgets_of,
+    check_comparison_budgets,
     check_partitions,
     check_tuning,
     draw_partitions,
@@ -212,7 +212,7 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> ComparisonResult
     prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the run {name}")
     with project.workers(), TrialProcesses(project, name, run_trial) as processes:
         partitions = draw_partitions(project, plan.partitions)
-        check_budgets_of(project, name, plan)
+        check_comparison_budgets(project, name, plan)
         chosen, first = tuned_methods(project, processes, plan) if plan.tune else ({}, {})
         if not plan.tune:
             say_plan(project, name, planned_runs(plan))

@@ -35,12 +35,12 @@ from tasks.messages.statistics_messages import PrivacyCost
 
 
 def cost_of_run(privacy: Privacy, epochs: int) -> float:
-    """Return the cost ρ of all answers of a run to a client: a step of Gaussian noise costs 1 / (2 noise^2)."""
-    return privacy.rounds * epochs / (2 * privacy.noise**2)
+    """Return the cost ρ of all answers of a run to a client: a step of Gaussian noise costs 1 / (2 noise_multiplier^2)."""
+    return privacy.rounds * epochs / (2 * privacy.noise_multiplier**2)
 
 
 def noise_for(target: float, delta: float, steps: int) -> float:
-    """Return the noise multiplier with which so many steps have `target` as their epsilon at this delta."""
+    """Return the noise multiplier with which `steps` steps have `target` as their epsilon at this delta."""
     return math.sqrt(steps / (2 * rho(target, delta)))
 
 

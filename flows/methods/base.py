@@ -108,7 +108,7 @@ class Method(BaseModel, ABC):
     """
 
     pays_as: ClassVar[str | None] = ""
-    """The method that asks clients the same, which they pay for once; empty if none, None if trained weights all stay."""
+    """The method whose queries are the same, which clients pay for once; empty if none, None if trained weights stay."""
 
     is_bound: ClassVar[bool] = False
     """Whether the method is only a bound for others, as it uses what no server may see: it is no candidate for use."""
@@ -182,6 +182,12 @@ class Method(BaseModel, ABC):
     def conditioning(self) -> "Conditioning | None":
         """Return the client statistics that the model reads besides rows; None by default."""
         return None
+
+
+def private_training_of(method: type[Method]) -> PrivateTraining:
+    """Return how a method keeps the guarantee of training.privacy, as its own class body says."""
+    found: PrivateTraining = vars(method).get("private_training")
+    return found
 
 
 def method_names(plugins: Plugins = NONE) -> list[str]:
@@ -281,11 +287,11 @@ def start_method(method: Method, setup: "TrainingSetup") -> "ServerState":
             f"params.yaml: model.members: got {len(setup.network.single_networks)}, expected 1, since this method "
             f"wraps a single network. Set model.members to 1, or use one of {others}."
         )
-    if setup.training.privacy and not vars(type(method)).get("private_training"):
-        others = ", ".join(name for name in method_names() if vars(find_method(name)).get("private_training"))
+    if setup.training.privacy and not private_training_of(type(method)):
+        others = ", ".join(name for name in method_names() if private_training_of(find_method(name)))
         raise UserError(
-            f"params.yaml: training.privacy.epsilon: got a number, expected null, since what clients of this method send of "
-            f"their rows has no noise. Use one of {others}, or set it to null."
+            "params.yaml: training.privacy.epsilon: got a number, expected null for this method, since its clients send "
+            f"numbers without noise. Use one of {others}, or set it to null."
         )
     if setup.aggregation.is_robust and not method.takes_aggregation:
         others = ", ".join(name for name in method_names() if find_method(name).takes_aggregation)

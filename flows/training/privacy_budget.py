@@ -1,13 +1,17 @@
-"""Ask silos before training whether their budgets pay for it, and say what a run spends."""
+"""Check the silos' budgets before training, and say what a run spends."""
 
 import math
+from pathlib import Path
 
-from flows.methods.base import Method
+from flows.methods.base import Method, private_training_of
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
 from models.privacy_accounting import epsilon
 from silos.client_store import ClientStore
 from silos.errors import RefusalError, counted
+from silos.param_limits import EPSILON
+from silos.privacy.owner_file import policy_file
+from silos.privacy.report_rules import round_down
 from tasks.answer_privately import cost_of_run, report_privacy_cost
 from tasks.execution.task_runner import Runner, map_clients
 from tasks.tracking.result_types.run_result import Note
@@ -36,23 +40,27 @@ def check_budgets(project: Project, setup: TrainingSetup, runner: Runner, privat
     messages = map_clients(
         runner, report_privacy_cost, silos, stack=setup.stack, training=setup.training, private=private
     )
-    each, said = cost_of_run(privacy, setup.training.epochs), ""
+    each, tightest = cost_of_run(privacy, setup.training.epochs), (math.inf, "")
     for message in messages:
         columns = (message.spent, message.budget, message.delta, message.left)
         for client, *account in zip(message.clients, *(column.tolist() for column in columns), strict=True):
             spent, budget, delta, left = account
             runs = math.ceil(max(answers - left, 0) / privacy.rounds)
             total, most, before = (epsilon(rho, delta) for rho in (runs * each, budget, spent))
+            plan = (
+                f"{counted(runs, 'run')} that {'costs' if runs == 1 else 'cost'} epsilon {total:.3g} at delta {delta:g}"
+            )
             of_budget = f"of a budget of {most:.3g}, {before:.3g} is spent"
-            said = said or f"{counted(runs, 'run')} will cost each silo epsilon {total:.3g}; {of_budget}"
             if spent + runs * each > budget * _SLACK:
-                lower = epsilon(max(budget - spent, 0.0) / runs, project.params.training.privacy.delta)
+                affordable = round_down(epsilon(max(budget - spent, 0.0) / runs, project.params.training.privacy.delta))
+                lower = f"lower training.privacy.epsilon to {affordable:.4g}, " if affordable >= EPSILON else ""
                 raise RefusalError(
-                    f"training.privacy.epsilon: {counted(runs, 'run')} would cost client {client} epsilon {total:.3g}, but "
-                    f"{of_budget}. Lower training.privacy.epsilon to {lower:.2g}, train fewer methods or seeds, leave the "
-                    f"client out (`--set 'clients.leave={{{client}: 1}}'`), or let its owner raise budget in owner.yaml."
+                    f"client {client}: training.privacy.epsilon: got a plan of {plan}, but {of_budget}. Train fewer methods "
+                    f"or seeds, {lower}leave the client out (`--set 'clients.leave={{{client}: 1}}'`), or let its owner "
+                    f"raise budget in {policy_file(Path(private.folder))}."
                 )
-    return said
+            tightest = min(tightest, (budget - spent, f"at most {plan} for each silo; {of_budget} at {client}"))
+    return tightest[1]
 
 
 def note_of_privacy(method: Method, setup: TrainingSetup, target: float | None, delta: float) -> list[Note]:
@@ -63,7 +71,7 @@ def note_of_privacy(method: Method, setup: TrainingSetup, target: float | None, 
     kept = "trained without noise and stay at their silos, and their scores have no guarantee"
     if method.pays_as is None:
         sentence = f"all weights are {kept}"
-    elif vars(type(method)).get("private_training") == "kept":
+    elif private_training_of(type(method)) == "kept":
         sentence = f"{sent}, but for scores: silos' own weights are {kept}"
     else:
         sentence = sent

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from flows.core.plugin_loader import plugin_error
-from flows.methods.base import Method, find_method, start_method
+from flows.methods.base import Method, find_method, private_training_of, start_method
 from flows.methods.client_sampler import SampledClients, Sampler
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
@@ -152,7 +152,7 @@ def check_allowed(project: Project, method: str, setup: TrainingSetup) -> None:
     rows = ((client, own) for client, own in setup.silos.rows("train").items() if leave.get(client) != 1)
     folder = Path(project.ledgers.folder)
     check_training(folder, method, rows)
-    kind = vars(find_method(method, project.params.registered)).get("private_training")
+    kind = private_training_of(find_method(method, project.params.registered))
     if (setup.training.privacy is None or kind != "noise") and must_be_private(folder, setup.silos.clients):
         raise RefusalError(
             f"{method}: got training without noise, expected training.privacy.epsilon and a method whose weights all have "

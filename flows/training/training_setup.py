@@ -396,7 +396,7 @@ def _privacy(training: TrainingParams, silos: Silos) -> Privacy | None:
         return None
     rows = silos.rows("train").values()
     # numbers of rows are public in siloflow; a number that is set depends on none
-    divisor = privacy.rows or max(1, round(sum(rows) / max(len(rows), 1)))
+    divisor = privacy.divisor or max(1, round(sum(rows) / max(len(rows), 1)))
     noise = noise_for(privacy.epsilon, privacy.delta, training.rounds * training.epochs)
     return Privacy(privacy.clip, noise, float(divisor), training.rounds)
 
@@ -406,8 +406,16 @@ def _check_privacy(params: Params, network: Network, training: Training, manifes
     if training.privacy is None:
         return
     unfit = {
-        "model.inputs": (params.model.inputs, "none", "means and scales of rows are sent without noise"),
-        "model.targets": (params.model.targets, "none", "their mean and scale are sent without noise"),
+        "model.inputs": (
+            params.model.inputs,
+            "none",
+            "means and scales of rows are sent without noise (scale the file by public numbers)",
+        ),
+        "model.targets": (
+            params.model.targets,
+            "none",
+            "their mean and scale are sent without noise (scale the file by public numbers)",
+        ),
         "clients.align.kind": (params.clients.align.kind, "none", "each client's own statistics would enter every row"),
         "clients.sampling.kind": (
             "improving" if params.clients.sampling.kind == "improving" else "uniform",

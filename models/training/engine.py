@@ -47,18 +47,18 @@ class Privacy:
 
     Attributes:
         clip: The largest L2 norm of a row's gradient.
-        noise: The noise multiplier: the deviation of the noise on a sum of gradients, divided by `clip`.
+        noise_multiplier: The deviation of the noise on a sum of gradients, divided by `clip`.
         divisor: What noisy sums are divided by, the same for all clients.
         rounds: The rounds in which a client trains at most.
     """
 
     clip: float
-    noise: float
+    noise_multiplier: float
     divisor: float
     rounds: int
 
     def __post_init__(self) -> None:
-        for name in ("noise", "divisor"):
+        for name in ("noise_multiplier", "divisor"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"privacy: {name}: got {getattr(self, name)}, expected a finite number above 0")
         if not LEAST_CLIP <= self.clip < math.inf:  # squares of shorter gradients would be 0 in float32

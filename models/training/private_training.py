@@ -191,7 +191,7 @@ def train_privately(
         sums = clipped_sums(network, weights, context, rows, training, shares)
         drawn = noise({name: total.shape for name, total in sums.items()})
         for name, total in sums.items():
-            _add_noise(total, drawn[name], privacy.noise * privacy.clip)
+            _add_noise(total, drawn[name], privacy.noise_multiplier * privacy.clip)
         grads = {name: total.div_(privacy.divisor) for name, total in sums.items()}
         if proximal:
             grads = {name: g + proximal * (weights[name] - anchor[name]) for name, g in grads.items()}

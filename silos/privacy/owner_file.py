@@ -184,7 +184,7 @@ def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
 
 
 def must_be_private(folder: Path, clients: Iterable[str]) -> bool:
-    """Return whether the owner of one of these silos lets it train with training.privacy only; folder: that of a run."""
+    """Return whether the owner of one of these silos requires training.privacy; folder: that of a run."""
     return any(policy_of_run(folder, client).private_training for client in clients)
 
 

@@ -48,7 +48,7 @@ def check_budget(client: str, budget: float, spent: float, rho: float, unit: Uni
     """Raise RefusalError if `spent` and `rho` together exceed `budget`, all in ρ; the error names what is left."""
     if math.fsum([spent, rho]) <= budget * _SLACK:
         return
-    left = _round_down(unit.from_rho(max(budget - spent, 0.0)))
+    left = round_down(unit.from_rho(max(budget - spent, 0.0)))
     lower = f"lower {unit.name} to {left:.{_DIGITS}g} or less, " if left > 0 and left >= unit.least else ""
     raise RefusalError(
         f"client {client}: got a query that costs {unit.name} {unit.from_rho(rho):.{_DIGITS}g}, expected one within its "
@@ -57,7 +57,7 @@ def check_budget(client: str, budget: float, spent: float, rho: float, unit: Uni
     )
 
 
-def _round_down(value: float) -> float:
+def round_down(value: float) -> float:
     """Round down to _DIGITS significant digits, but not if the difference is within _SLACK in ρ."""
     if value <= 0:
         return 0.0

@@ -130,7 +130,7 @@ class TrainingLedger(Ledger):
             if self._paid(purchase, entries):
                 raise UserError(
                     f"{path}, the record of what client {self.client} answered in training, is missing. Restore it from a "
-                    "copy, or train with another noise."
+                    "copy, or change training.privacy.epsilon, rounds or epochs."
                 )
             return {}
         lines = path.read_text(encoding="ascii", errors="replace").split("\n")[:-1]

@@ -234,7 +234,7 @@ class Refusal(Message):
 class PrivacyCost(Message):
     """What the clients of one stack have spent of their privacy budgets, by their ledgers; it depends on no row.
 
-    `spent` and `budget` are in ρ of zero-concentrated differential privacy; the budget is at `delta`. `left` is the
+    `spent` and `budget` are in ρ = μ²/2 of Gaussian differential privacy; the budget is at `delta`. `left` is the
     number of answers that are paid for and not given.
     """
 

@@ -42,11 +42,11 @@ def test_all_runners_send_the_same_bytes_for_which_a_silo_pays_once(project):
 def test_a_comparison_says_its_cost_first_and_trains_nothing_beyond_a_budget(project):
     before = _spent(project)
     answer = project.type("compare", "local_only", "fedavg", "finetune", *PRIVATE, "--seeds", "0,1,2,3", code=1)
-    assert "training.privacy.epsilon: 4 runs would cost client c00 epsilon" in answer.err
-    assert "Lower training.privacy.epsilon to" in answer.err
+    assert "client c00: training.privacy.epsilon: got a plan of 4 runs that cost epsilon" in answer.err
+    assert "lower training.privacy.epsilon to" in answer.err
     assert _spent(project) == before
     answer = project.type("compare", "local_only", "fedavg", "finetune", *PRIVATE, "--seeds", "0,1")
-    assert "2 runs will cost each silo epsilon" in answer.err
+    assert "at most 2 runs that cost epsilon" in answer.err
     assert _spent(project) == pytest.approx([5.992] * 4, abs=0.001), "seed 0 and fine-tuning ask what was asked before"
 
 

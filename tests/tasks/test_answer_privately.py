@@ -28,12 +28,12 @@ from tasks.execution.load_client_data import load_rows
 from tasks.fit_scale import check_scale
 from tasks.local_train import local_train
 from tasks.messages.message_policy import privacy_rules_of
-from tasks.messages.round_messages import UncertaintyScores, Update
+from tasks.messages.round_messages import Update
 from tasks.messages.score_messages import Scores
-from tasks.messages.statistics_messages import PrivacyCost
+from tasks.remote.step_list import client_steps, message_types, returned_by
 
 CLIENTS = {"c0": 24, "c1": 31, "c2": 18}
-PRIVACY = Privacy(clip=0.5, noise=2.0, divisor=20.0, rounds=4)
+PRIVACY = Privacy(clip=0.5, noise_multiplier=2.0, divisor=20.0, rounds=4)
 RATE = 0.3
 
 
@@ -99,7 +99,7 @@ def faults(setup, fewer, tmp_path, monkeypatch):
         _without_rows(patch)
         first, other = (_own(_answers(setup, tmp_path, store=name)) for name in ("first", "other"))
     start = _start(setup)
-    drawn = {client: (start - w) / (size * PRIVACY.clip * PRIVACY.noise) for client, w in first.items()}
+    drawn = {client: (start - w) / (size * PRIVACY.clip * PRIVACY.noise_multiplier) for client, w in first.items()}
     everything = torch.cat([*drawn.values()])
     if any(bool((values == 0).any()) for values in drawn.values()):
         found.add("a weight has no noise")
@@ -197,9 +197,27 @@ def _row_weights(monkeypatch):
     monkeypatch.setattr("tasks.local_train.build_update", weighted)
 
 
+def _report_losses(monkeypatch):
+    real = local_train.fn.__wrapped__.__globals__["train_with_noise"]
+    monkeypatch.setattr("tasks.local_train.train_with_noise", lambda *a: real(*a)._replace(loss=torch.ones(a[1].size)))
+    monkeypatch.setattr("tasks.execution.prefect_tasks.unprotected", lambda *_: "")
+
+
+def _mix_clients(monkeypatch):
+    real = local_train.fn.__wrapped__.__globals__["train_with_noise"]
+
+    def mixed(*arguments):
+        trained = real(*arguments)
+        return trained._replace(weights={n: w.mean(0, keepdim=True).expand_as(w) for n, w in trained.weights.items()})
+
+    monkeypatch.setattr("tasks.local_train.train_with_noise", mixed)
+
+
 @pytest.mark.parametrize(
     ("plant", "found"),
     [
+        (_report_losses, "losses leave"),
+        (_mix_clients, "a client depends on the rows of another"),
         (_not_clipped, "one row changes more than the clip norm"),
         (_by_rows, "one row changes more than the clip norm"),
         (_changed(_halve), "the noise has another deviation"),
@@ -277,7 +295,7 @@ def test_weights_and_statistics_that_clients_keep_are_refused(problem, tmp_path)
             local_train.fn(cohort, kept, problem.training, private, seed=0, round=1)
 
 
-def test_numbers_without_noise_do_not_leave_beside_noisy_ones(problem, tmp_path):
+def test_numbers_without_noise_do_not_leave_with_noisy_ones(problem, tmp_path):
     with pytest.raises(RefusalError, match=r"Update\.validation: got numbers of training rows without noise"):
         _answers(problem, tmp_path, validate=True)
     cohort = Cohort(problem.silos, make_stacks(problem.silos, 2))
@@ -314,8 +332,12 @@ def test_the_page_lists_the_rule_of_every_field_that_may_leave_a_private_step():
         for record, fields, rule in (row for row in cells if len(row) == 3)
         for field in fields.split(",")
     }
-    sent = (Update, Scores, UncertaintyScores, PrivacyCost)
-    assert listed == {(m.__name__, field): rule.value for m in sent for field, rule in privacy_rules_of(m).items()}
+    sent = {kind for step in client_steps().values() for kind in message_types(returned_by(step.name))}
+    ruled = {(m.__name__, field): rule.value for m in sent for field, rule in privacy_rules_of(m).items()}
+    assert {name for name, _ in ruled} >= {Update.__name__, Scores.__name__}
+    # messages that extend an update are those of methods without noise
+    extended = {m.__name__ for m in sent if issubclass(m, Update) and m is not Update}
+    assert listed == {key: rule for key, rule in ruled.items() if key[0] not in extended}
 
 
 def test_the_batch_size_is_no_part_of_a_question(problem, tmp_path):
@@ -326,7 +348,14 @@ def test_the_batch_size_is_no_part_of_a_question(problem, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("clip", 1e-7), ("noise", 0.0), ("noise", math.nan), ("divisor", -1.0), ("rounds", 0), ("rounds", -1)],
+    [
+        ("clip", 1e-7),
+        ("noise_multiplier", 0.0),
+        ("noise_multiplier", math.nan),
+        ("divisor", -1.0),
+        ("rounds", 0),
+        ("rounds", -1),
+    ],
 )
 def test_a_price_or_clip_norm_that_protects_nothing_cannot_be_asked_for(key, value, problem):
     with pytest.raises(ValueError, match=key):
@@ -337,7 +366,7 @@ def test_a_price_or_clip_norm_that_protects_nothing_cannot_be_asked_for(key, val
 
 
 def test_an_answer_that_is_paid_for_has_the_noise_that_is_paid_for(problem, tmp_path):
-    cheap = replace(problem, training=replace(problem.training, privacy=replace(PRIVACY, noise=20.0)))
+    cheap = replace(problem, training=replace(problem.training, privacy=replace(PRIVACY, noise_multiplier=20.0)))
     _answers(cheap, tmp_path)
     _answers(problem, tmp_path)
     spent = {round(float(c), 9) for message in _costs(problem, tmp_path) for c in message.spent}

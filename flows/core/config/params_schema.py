@@ -185,14 +185,14 @@ class AdamParams(Section):
 class PrivacyParams(Section):
     """Differential privacy of training rows, or of units, in what a run sends of them; None trains without.
 
-    `epsilon` and `delta` are those of a whole run at each client. `clip` is the largest norm of a row's gradient. `rows`
+    `epsilon` and `delta` are those of a whole run at each client. `clip` is the largest norm of a row's gradient. `divisor`
     divides each client's noisy sum of gradients; None is the mean number of training rows of a client.
     """
 
     epsilon: float | None = Field(default=None, ge=param_limits.EPSILON, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     clip: float = Field(default=1.0, ge=param_limits.CLIP, le=param_limits.MAX_REAL)
-    rows: int | None = Field(default=None, ge=1, le=param_limits.TIMES)
+    divisor: int | None = Field(default=None, ge=1, le=param_limits.TIMES)
 
 
 class TrainingParams(Section):

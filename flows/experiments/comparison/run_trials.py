@@ -165,10 +165,10 @@ def planned_runs(plan: Plan, tried: Mapping[str, int] | None = None) -> list[str
     return names
 
 
-def check_budgets_of(project: Project, experiment: str, plan: Plan) -> None:
+def check_comparison_budgets(project: Project, experiment: str, plan: Plan) -> None:
     """Say what the runs will cost the privacy budgets of silos; RefusalError, before any is trained, if that is too much.
 
-    Methods that ask silos the same are counted once. Tuning may try more settings than are counted.
+    Methods whose queries are the same are counted once. Tuning may try more settings than are counted.
     """
     if project.params.training.privacy.epsilon is None:
         return
@@ -179,17 +179,14 @@ def check_budgets_of(project: Project, experiment: str, plan: Plan) -> None:
         if pays_as is not None:
             paying.setdefault(method if plan.tune else pays_as or method, method)
     only = replace(plan, methods=[*paying.values()])
-    runs = unfinished(project, experiment, planned_runs(only, tried))
+    answers = 0
+    for run in unfinished(project, experiment, planned_runs(only, tried)):
+        checkpoint = load_state(RunFolder(project.store.runs / experiment / run).checkpoint)
+        answers += project.params.training.rounds - (checkpoint.round if checkpoint else 0)
     with project.workers() as workers:
-        cost = check_budgets(
-            project,
-            training_setup(project, plan.seeds[0]),
-            PrefectRunner(workers, waits=True),
-            project.ledgers,
-            len(runs) * project.params.training.rounds,
-        )
-    if cost:
-        progress.current().say(f"training.privacy: {cost}")
+        runner, setup = PrefectRunner(workers, waits=True), training_setup(project, plan.seeds[0])
+        if cost := check_budgets(project, setup, runner, project.ledgers, answers):
+            progress.current().say(f"training.privacy: {cost}")
 
 
 def _seconds_of_run(results: Sequence[RunResult | str]) -> float:

@@ -247,7 +247,7 @@ class ComparisonConclusions(TypedDict):
 
     table: list[TableRow]
     baseline: ComparedBaseline | None
-    """Null without test rows."""
+    """Null without test rows, and with training.privacy."""
     paired: list[PairedDifference]
     over: Draws
     not_published_for: list[str]

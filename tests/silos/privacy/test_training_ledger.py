@@ -73,7 +73,7 @@ def test_diagnoses_and_runs_share_one_budget(ledger):
     assert math.fsum(entry.rho for entry in ledger.entries()) == pytest.approx(1.2)
 
 
-def test_another_version_or_another_noise_is_paid_anew_and_draws_other_noise(ledger):
+def test_another_version_or_another_noise_is_paid_again_and_draws_other_noise(ledger):
     ledger.record(RUN, "q", "a", _none)
     other = replace(RUN, partition="v2", settings="s2")
     assert _spent(ledger, other) == (RHO, 0)
