@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -85,7 +86,7 @@ def _steps(name: str, rows: int) -> tuple[int, dict[str, Callable[[], object]]]:
         return training.optimiser.step(own, {n: total.div_(privacy.divisor) for n, total in sums.items()}, {})
 
     return clients, {
-        "plain": lambda: train(network, weights, {}, stack, training, streams),
+        "plain": lambda: train(network, weights, {}, stack, replace(training, privacy=None), streams),
         "clipped": clipped,
         "noisy": lambda: train_privately(network, weights, {}, stack, training, noise, shares),
     }
@@ -117,7 +118,7 @@ def _compared(seconds: dict[str, list[float]]) -> dict[str, Any]:
 
 def _normal(repeats: int) -> float:
     """Return the CPU seconds in which a key gives _NORMALS normal numbers, the median of a few turns."""
-    stream, numbers = KeyedNormals(bytes(32)), torch.empty(_NORMALS, dtype=torch.float64)
+    stream, numbers = KeyedNormals(bytes(32)), torch.empty(_NORMALS)
     return median(_turns({"fill": lambda: stream.fill(numbers)}, repeats, 1)["fill"])
 
 

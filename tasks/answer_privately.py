@@ -202,7 +202,7 @@ def draw_noise(
     streams: list[KeyedNormals], device: torch.device, shapes: Mapping[str, torch.Size]
 ) -> Mapping[str, Tensor]:
     """Draw each client's noise of a step from its own stream, (clients, ...) by name; padding gets none."""
-    drawn = {name: torch.empty(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    drawn = {name: torch.empty(shape) for name, shape in shapes.items()}
     for index, stream in enumerate(streams):
         for tensor in drawn.values():
             stream.fill(tensor[index].view(-1))

@@ -1,8 +1,8 @@
 """Normal numbers from a client's secret: Box and Muller's transform of an AES-256 key stream in counter mode.
 
-Without the key, the numbers cannot be distinguished from random ones unless AES is broken. A radius has 63 bits and is
-computed in float64: with 32, radii beyond five deviations lie farther apart than the grid that noise is rounded to, so
-that some noisy sums are possible for one sum and impossible for another.
+Without the key, the numbers cannot be distinguished from random ones unless AES is broken. A radius has 63 bits: with 32,
+radii beyond five deviations lie so far apart that some noisy sums are possible for one sum and impossible for another.
+Numbers are float32, some 100,000 of them in a cell of the grid that noisy sums are rounded to.
 """
 
 import math
@@ -23,8 +23,8 @@ class KeyedNormals:
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def fill(self, numbers: Tensor) -> None:
-        """Write the next numbers to a tensor, (count,) float64 on the CPU."""
-        for part in numbers.split(2 * _CHUNK):
+        """Write the next numbers to a tensor, (count,) float32 on the CPU."""
+        for part in numbers.split(2 * _CHUNK) if len(numbers) else ():
             pairs = (len(part) + 1) // 2
             cosines, sines = part[:pairs], part[pairs:]
             radius, angle = self._pairs(pairs)
@@ -32,9 +32,10 @@ class KeyedNormals:
             torch.mul(angle.sin_()[: len(sines)], radius[: len(sines)], out=sines)
 
     def _pairs(self, count: int) -> tuple[Tensor, Tensor]:
-        """Draw radii and angles, (count,) float64 each."""
-        bits = np.frombuffer(self._stream.update(bytes(16 * count)), "<i8").copy()
-        drawn = torch.from_numpy(bits).double()
-        # the absolute value keeps small uniforms exact, from which the largest radii are made
-        radius = drawn[:count].abs_().add_(0.5).mul_(2.0**-63).clamp_max_(1.0).log_().mul_(-2).sqrt_()
-        return radius, drawn[count:].mul_(math.pi * 2.0**-63)
+        """Draw radii and angles, (count,) float32 each."""
+        drawn = self._stream.update(bytes(12 * count))
+        wide, narrow = np.frombuffer(drawn, "<i8", count), np.frombuffer(drawn, "<i4", offset=8 * count)
+        # the absolute value keeps small uniforms precise, from which the largest radii are made
+        uniform = torch.from_numpy(wide.astype(np.float32)).abs_().add_(0.5).mul_(2.0**-63).clamp_max_(1.0)
+        angle = torch.from_numpy(narrow.astype(np.float32)).mul_(math.pi * 2.0**-31)
+        return uniform.log_().mul_(-2).sqrt_(), angle

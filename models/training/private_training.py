@@ -27,7 +27,7 @@ _GRADIENTS_PER_CHUNK = 2**20  # numbers of one client's row gradients that the g
 _NUMBERS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**22}  # of one layer and one client, which stay in the cache of a CPU
 _LEAST_ROWS = 32  # of a chunk, below which products are slow
 _PIECE = 2**15  # numbers that get their noise at a time on a CPU
-_GRID = 12  # noise is rounded to multiples of 2^-12 of its deviation, or a little less
+_GRID = 6  # noise is rounded to multiples of 2^-6 of its deviation, or a little less; a finer grid shows float32
 
 Noise = Callable[[Mapping[str, torch.Size]], Mapping[str, Tensor]]
 """Returns standard normal noise for a step: the names and shapes of the gradients to tensors of these shapes."""

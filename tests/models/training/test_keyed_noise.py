@@ -14,13 +14,13 @@ KEY = bytes(range(32))
 
 
 def drawn_by(normals, count):
-    numbers = torch.empty(count, dtype=torch.float64)
+    numbers = torch.empty(count)
     normals.fill(numbers)
     return numbers.numpy()
 
 
 def test_their_law_is_normal_also_in_the_tails():
-    drawn = drawn_by(KeyedNormals(KEY), 2_000_000)
+    drawn = drawn_by(KeyedNormals(KEY), 2_000_000).astype(np.float64)
     assert stats.kstest(drawn, "norm").pvalue > 0.01
     for deviations in (2, 3, 4):
         expected = 2 * stats.norm.sf(deviations) * len(drawn)
@@ -30,12 +30,12 @@ def test_their_law_is_normal_also_in_the_tails():
 
 
 def test_they_are_box_and_mullers_transform_of_the_key_stream():
-    stream = Cipher(algorithms.AES(KEY), modes.CTR(bytes(16))).encryptor().update(bytes(160))
-    bits = np.frombuffer(stream, "<i8").astype(np.float64)
-    radius = np.sqrt(-2 * np.log((np.abs(bits[:10]) + 0.5) / 2.0**63))
-    angle = np.pi * bits[10:] / 2.0**63
+    stream = Cipher(algorithms.AES(KEY), modes.CTR(bytes(16))).encryptor().update(bytes(120))
+    bits = np.frombuffer(stream[:80], "<i8").astype(np.float64)
+    radius = np.sqrt(-2 * np.log((np.abs(bits) + 0.5) / 2.0**63))
+    angle = np.pi * np.frombuffer(stream[80:], "<i4").astype(np.float64) / 2.0**31
     expected = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
-    np.testing.assert_allclose(drawn_by(KeyedNormals(KEY), 20), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(drawn_by(KeyedNormals(KEY), 20), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_radii_are_closer_together_than_the_grid_that_noise_is_rounded_to_also_far_out(monkeypatch):
@@ -43,12 +43,12 @@ def test_radii_are_closer_together_than_the_grid_that_noise_is_rounded_to_also_f
     for radius in (1.0, 5.5, 7.0, 8.0):
         uniform = math.exp(-(radius**2) / 2)
         bits = round(uniform * 2**63)
-        words = b"".join((bits + step).to_bytes(8, "little", signed=True) for step in (0, 1)) + bytes(16)
+        words = b"".join((bits + step).to_bytes(8, "little", signed=True) for step in (0, 1)) + bytes(8)
         normals = KeyedNormals(KEY)
         monkeypatch.setattr(normals, "_stream", type("Fixed", (), {"update": lambda *_, words=words: words}))
         (first, second), _ = (part.tolist() for part in normals._pairs(2))
         assert first == pytest.approx(radius, rel=1e-3)
-        assert abs(first - second) < 2.0**-13 / 100
+        assert abs(first - second) < 2.0**-7 / 1000
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 2 * _CHUNK + 3])

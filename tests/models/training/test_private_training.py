@@ -156,7 +156,7 @@ def test_noisy_sums_lie_on_a_grid_that_no_row_decides():
     noise = lambda shapes: {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}  # noqa: E731
     training = _training(noise=3.0, divisor=1.0, optimiser=SGD(1.0))
     found = train_privately(network, zero, {}, rows, training, noise, _used(rows))
-    grid = 2.0 ** (math.floor(math.log2(3.0 * CLIP)) - 12)
+    grid = 2.0 ** (math.floor(math.log2(3.0 * CLIP)) - 6)
     for weight in found.weights.values():
         assert bool((weight / grid == (weight / grid).round()).all())
 
