@@ -1,5 +1,7 @@
 """Private training as typed: the same bits under every runner, after a kill, and within the owner's budget."""
 
+import json
+
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -30,18 +32,21 @@ def _spent(folder):
     return [silo["spent"] for silo in folder.type("data", "ledger", *SMALL, "--json").json["silos"]]
 
 
-def test_all_runners_send_the_same_bytes_for_which_a_silo_pays_once(project):
+def test_all_runners_send_the_same_bytes_for_which_a_silo_pays_once(project, living):
     hashes = set()
     for runner in ("threads", "processes", "dask"):
         where = ("--set", f"runner.kind={runner}", "--set", "runner.workers=2")
-        hashes.add(project.type("run", "fedavg", *PRIVATE, *where, "--json").json["weights_sha256"])
+        code, out, err = project.run(["run", "fedavg", *PRIVATE, *where, "--json"])
+        assert code == 0, err
+        hashes.add(json.loads(out)["weights_sha256"])
+        assert living(project.path) == []
         assert _spent(project) == pytest.approx([4.0] * 4)
     assert len(hashes) == 1
 
 
 def test_a_comparison_says_its_cost_first_and_trains_nothing_beyond_a_budget(project):
     before = _spent(project)
-    answer = project.type("compare", "local_only", "fedavg", "finetune", *PRIVATE, "--seeds", "0,1,2,3", code=1)
+    answer = project.type("compare", "local_only", "fedavg", "finetune", *PRIVATE, "--seeds", "0,1,2,3", code=2)
     assert "client c00: training.privacy.epsilon: got a plan of 4 runs that cost epsilon" in answer.err
     assert "lower training.privacy.epsilon to" in answer.err
     assert _spent(project) == before
