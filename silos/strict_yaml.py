@@ -118,7 +118,7 @@ class _Strict(yaml.SafeLoader):
 
 
 class _Fast(_Strict):
-    """Take the events of libyaml, whose parser is several times as fast; checks are the same."""
+    """Take the events of libyaml, a parser several times as fast; checks are the same."""
 
     def __init__(self, stream: str | bytes) -> None:
         super().__init__("")

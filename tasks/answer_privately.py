@@ -90,8 +90,8 @@ def train_with_noise(
             "one row would change all others. Set clients.align.kind to none."
         )
     # the batch size and where state is kept change no answer
-    asked = replace(training, batch=1, keeps=False)
-    settings = json.dumps([repr(asked), to_json(network), repr(silos.scaling), proximal, silos.members], default=repr)
+    settled = replace(training, batch=1, keeps=False)
+    settings = json.dumps([repr(settled), to_json(network), repr(silos.scaling), proximal, silos.members], default=repr)
     questions = [_digest(settings, received, index) for index in range(len(stack.clients))]
     streams = [_stream(each, silos.partition, question) for each, question in zip(ledgers, questions, strict=True)]
     draw = partial(draw_noise, streams, rows.x.device)

@@ -365,10 +365,10 @@ def data_ledger(
 
 def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
     """Print a row for each silo, and the file that says what they may report."""
-    table = console.table("silo", "exact", "noisy", "epsilon", "budget", "exact numbers", "last report (UTC)")
+    table = console.table("silo", "exact", "noisy", "runs", "epsilon", "budget", "exact numbers", "last report (UTC)")
     for silo in answer["silos"][:_MAX_LISTED]:
         spent = f"{silo['spent']:.3g}"
-        cells = ["-"] * 3 if silo["missing"] else [str(silo["exact"]), str(silo["noisy"]), spent]
+        cells = ["-"] * 4 if silo["missing"] else [*(str(silo[kind]) for kind in ("exact", "noisy", "runs")), spent]
         exact = "allowed" if silo["without_noise"] else "refused"
         table.add_row(
             silo["name"], *cells, f"{silo['budget']:g}", exact, silo["last"].replace("T", " ").replace("Z", "") or "-"

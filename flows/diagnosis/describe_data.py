@@ -16,6 +16,7 @@ from silos.errors import UserError
 from silos.privacy.ledger import Ledger
 from silos.privacy.owned_source import store_of
 from silos.privacy.owner_file import OWNER_FILE, make_store, policy_file, policy_of_run, read_owner_file
+from silos.privacy.training_ledger import TRAINING
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client
 from silos.versioning import data_versions, dvc_files
@@ -159,11 +160,13 @@ def ledgers(project: Project, new: bool) -> LedgersResult:
 def _reported(ledger: Ledger) -> LedgerRecord:
     policy, missing = ledger.policy, ledger.is_missing()
     entries = [] if missing else ledger.entries()
+    runs = sum(TRAINING.includes(entry.question) for entry in entries)
     return {
         "name": ledger.client,
         "missing": missing,
         "exact": sum(not entry.rho for entry in entries),
-        "noisy": sum(entry.rho > 0 for entry in entries),
+        "noisy": sum(entry.rho > 0 for entry in entries) - runs,
+        "runs": runs,
         "spent": epsilon(math.fsum(entry.rho for entry in entries), policy.delta),
         "last": f"{entries[-1].when}{f' by {entries[-1].by}' * bool(entries[-1].by)}" if entries else "",
         "budget": policy.budget,

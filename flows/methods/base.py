@@ -103,12 +103,12 @@ class Method(BaseModel, ABC):
     private_training: ClassVar[PrivateTraining] = None
     """How the method keeps the guarantee of training.privacy, in its own class body, since a subclass may send more.
 
-    "noise": clients send noisy weights only. "kept": clients also train weights without noise that they keep, and whose
-    losses and scores have no guarantee. None: the method is refused.
+    "noise": clients send noisy weights only. "kept": clients also train weights without noise that they keep;
+    their scores have no guarantee. None: the method is refused.
     """
 
     pays_as: ClassVar[str | None] = ""
-    """The method whose queries are the same, which clients pay for once; empty if none, None if trained weights stay."""
+    """The method with the same queries, which clients pay for once; empty if none, None if all trained weights stay."""
 
     is_bound: ClassVar[bool] = False
     """Whether the method is only a bound for others, as it uses what no server may see: it is no candidate for use."""

@@ -153,7 +153,8 @@ class RoundContext:
         """
         setup, silos = self.setup, silos or self.silos
         for client, rows in silos.rows("train").items():
-            steps = (epochs or setup.training.epochs) * -(-rows // setup.training.batch)
+            batches = 1 if setup.training.privacy else -(-rows // setup.training.batch)
+            steps = (epochs or setup.training.epochs) * batches
             self.tally.add_steps(client, steps)
         optimizer_states = None
         if setup.training.keeps and "optimiser" not in options:  # a method may pass states of its own

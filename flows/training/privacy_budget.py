@@ -23,7 +23,7 @@ def check_budgets(project: Project, setup: TrainingSetup, runner: Runner, privat
     """Return in words what answers in training will cost each silo; empty without privacy. Nothing is spent yet.
 
     Args:
-        project: The project, whose params say which clients never train.
+        project: The project; its params say which clients never train.
         setup: What the runs train with.
         runner: Where clients are reached.
         private: A private store of a run, or that of the silos.

@@ -149,14 +149,14 @@ class RunContext:
 def check_allowed(project: Project, method: str, setup: TrainingSetup) -> None:
     """Raise RefusalError if a silo that takes part in training does not answer this method, as its owner's file says."""
     leave = project.params.clients.leave
-    rows = ((client, own) for client, own in setup.silos.rows("train").items() if leave.get(client) != 1)
+    rows = {client: own for client, own in setup.silos.rows("train").items() if leave.get(client) != 1}
     folder = Path(project.ledgers.folder)
-    check_training(folder, method, rows)
+    check_training(folder, method, rows.items())
     kind = private_training_of(find_method(method, project.params.registered))
-    if (setup.training.privacy is None or kind != "noise") and must_be_private(folder, setup.silos.clients):
+    if (setup.training.privacy is None or kind != "noise") and must_be_private(folder, rows):
         raise RefusalError(
-            f"{method}: got training without noise, expected training.privacy.epsilon and a method whose weights all have "
-            f"noise, as the owner has set under private_training in {policy_file(folder)}. Use fedavg, fedprox or fedopt "
+            f"{method}: got training without noise, expected training.privacy.epsilon and a method with noise on all "
+            f"weights, as the owner has set under private_training in {policy_file(folder)}. Use fedavg, fedprox or fedopt "
             "with training.privacy.epsilon: docs/privacy.md."
         )
     if project.params.tracking.personal_models:

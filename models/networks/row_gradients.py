@@ -28,7 +28,7 @@ class RowGradients(Protocol):
 
         Args:
             scale: (clients, rows), the factors of the rows.
-            finite: (clients, rows), the rows whose gradients are finite; None if all are.
+            finite: (clients, rows), the rows with finite gradients; None if all have.
         """
 
 

@@ -141,7 +141,7 @@ def clipped_sums(
         shares: (clients, width), what a clipped row counts: 0 for padding, at most 1 for all rows of a unit.
 
     Returns:
-        The sums by name, (clients, ...). A row whose gradient is not finite adds nothing.
+        The sums by name, (clients, ...). A row with a gradient that is not finite adds nothing.
     """
     assert training.privacy is not None, "the caller has checked"
     plan = resolve(network, training.engine)

@@ -178,8 +178,8 @@ def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
     kept = any(isinstance(part, ClientStateRefs) for each in models for part in (each.personal, each.context))
 
     def demands_noise(message: Message) -> bool:
-        asked = training or message.of_training_rows
-        return bool(asked) and store is not None and must_be_private(Path(store.folder), message.clients)
+        trains = training or message.of_training_rows
+        return bool(trains) and store is not None and must_be_private(Path(store.folder), message.clients)
 
     for message in result:
         # these say nothing of rows; by a refusal a client declines

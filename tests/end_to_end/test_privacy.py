@@ -40,7 +40,9 @@ def test_all_runners_send_the_same_bytes_for_which_a_silo_pays_once(project, liv
         assert code == 0, err
         hashes.add(json.loads(out)["weights_sha256"])
         assert living(project.path) == []
-        assert _spent(project) == pytest.approx([4.0] * 4)
+        silos = project.type("data", "ledger", *SMALL, "--json").json["silos"]
+        assert [silo["spent"] for silo in silos] == pytest.approx([4.0] * 4)
+        assert {(silo["exact"], silo["noisy"], silo["runs"]) for silo in silos} == {(0, 0, 1)}
     assert len(hashes) == 1
 
 

@@ -168,7 +168,7 @@ def planned_runs(plan: Plan, tried: Mapping[str, int] | None = None) -> list[str
 def check_comparison_budgets(project: Project, experiment: str, plan: Plan) -> None:
     """Say what the runs will cost the privacy budgets of silos; RefusalError, before any is trained, if that is too much.
 
-    Methods whose queries are the same are counted once. Tuning may try more settings than are counted.
+    Methods with the same queries are counted once. Tuning may try more settings than are counted.
     """
     if project.params.training.privacy.epsilon is None:
         return

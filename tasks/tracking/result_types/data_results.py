@@ -64,6 +64,8 @@ class LedgerRecord(TypedDict):
     missing: bool
     exact: int
     noisy: int
+    runs: int
+    """Runs with training.privacy that were paid."""
     spent: float
     last: str
     """When the silo reported last (UTC), and whose command asked; empty if it never did."""

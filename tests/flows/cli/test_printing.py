@@ -489,6 +489,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                     "name": EVIL,
                     "exact": 1,
                     "noisy": 0,
+                    "runs": 0,
                     "spent": 0.5,
                     "last": "2026-01-01T10:00:00Z by x",
                     "budget": 8.0,
