@@ -185,14 +185,14 @@ def reproduce(answer: dict[str, Any], console: PlainConsole) -> None:
 
 def _chosen(rows: list[dict[str, Any]], seed: int, console: PlainConsole) -> None:
     """Print what each cell was tuned to, and whether the choice is at the edge of the settings tried."""
-    private = any(row["with_tuning"] for row in rows)
+    private = any(row.get("with_tuning") for row in rows)
     spent = ["epsilon with tuning"] if private else []
     table = console.table("cell", "chosen", "settings tried", *spent, "at the edge of these")
     for row in rows:
         if row["choice"]:
             chosen = ", ".join(setting.rpartition(".optimiser.")[2] for setting in row["choice"].split("; "))
             edge = ", ".join(key.rpartition(".")[2] for key in row["at_edge"])
-            total = [f"{row['with_tuning']:.3g}" if row["with_tuning"] else "-"] if private else []
+            total = [f"{row['with_tuning']:.3g}" if row.get("with_tuning") else "-"] if private else []
             table.add_row(row["cell"], chosen, f"{row['tried']}", *total, edge)
     console.print()
     console.print(f"each cell's settings, chosen on seed {seed}")

@@ -152,8 +152,9 @@ def check_allowed(project: Project, method: str, setup: TrainingSetup) -> None:
     rows = {client: own for client, own in setup.silos.rows("train").items() if leave.get(client) != 1}
     folder = Path(project.ledgers.folder)
     check_training(folder, method, rows.items())
-    kind = private_training_of(find_method(method, project.params.registered))
-    if (setup.training.privacy is None or kind != "noise") and must_be_private(folder, rows):
+    if must_be_private(folder, rows) and not (
+        setup.training.privacy and private_training_of(find_method(method, project.params.registered)) == "noise"
+    ):
         raise RefusalError(
             f"{method}: got training without noise, expected training.privacy.epsilon and a method with noise on all "
             f"weights, as the owner has set under private_training in {policy_file(folder)}. Use fedavg, fedprox or fedopt "
