@@ -185,7 +185,9 @@ def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
 
 def must_be_private(folder: Path, clients: Iterable[str]) -> bool:
     """Return whether the owner of one of these silos requires training.privacy; folder: that of a run."""
-    return any(policy_of_run(folder, client).private_training for client in clients)
+    path = _file_above(folder)  # read once, since this is checked for each message of a round
+    owner = OwnerFile(DEFAULT, {}) if path is None else read_owner_file(path)
+    return any(owner.of(client).private_training for client in clients)
 
 
 def check_training(folder: Path, method: str | None, rows: Iterable[tuple[str, int]]) -> None:

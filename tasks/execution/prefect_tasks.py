@@ -204,7 +204,7 @@ def _find(value: object, kind: type[Found]) -> Iterator[Found]:
     """Yield the values of a type among an argument and its parts."""
     if isinstance(value, kind):
         yield value
-    elif isinstance(value, tuple | list):
+    elif isinstance(value, tuple | list) and not (value and isinstance(value[0], str)):  # names are many
         for part in value:
             yield from _find(part, kind)
     elif is_dataclass(value) and not isinstance(value, (type, *DATA_TYPES)):
