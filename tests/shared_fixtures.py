@@ -119,7 +119,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
 
     Rows are three clouds in five dimensions, drawn for each client from its own name; `one_class` names a client whose
     rows all have label 0. `rows_of` replaces the rows by ones of the test's own, of this `task`; `domains` names each
-    client's law, and `roles` are the scheme's steps that keep clients out of training. `common` splits are nobody's own.
+    client's law, and `roles` are the scheme's steps that keep clients out of training. `common` splits belong to no client.
     """
 
     def build(
@@ -245,7 +245,7 @@ def sequential() -> Callable[[TrainingSetup], TrainingSetup]:
 
 @pytest.fixture
 def solved() -> type[Tilted]:
-    """In place of `Tilted`, for a linear regression: its problem is solved, and not estimated."""
+    """Replaces `Tilted` for a linear regression: its problem is solved, and not estimated."""
     return _Solved
 
 
