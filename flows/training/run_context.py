@@ -200,7 +200,6 @@ def open_run(
     privacy = project.params.training.privacy
     report.notes += note_of_privacy(method, setup, privacy.epsilon, privacy.delta)
     if setup.training.privacy is not None and is_public(project.params.data.source):
-        make_store(
-            project.store.client_folder, project.params.data
-        )  # of sweeps and trials, which `partition` made none for
+        # `partition` makes none for sweeps and trials
+        make_store(project.store.client_folder, project.params.data)
     return RunContext(project, method, identity, folder, clients, scorer, state, number, memory, report)
