@@ -97,7 +97,8 @@ def _of_middles(counts: np.ndarray, layout: Layout) -> np.ndarray:
     divisor = np.where(m2 > 0, m2, 1.0)
     skewness = m3 / divisor**1.5
     kurtosis = np.maximum(m4 / divisor**2, 1 + skewness**2)
-    moments = np.stack([rows, mean, np.sqrt(m2 * rows / np.maximum(rows - 1, 1)), skewness, kurtosis], -1)
+    deviation = np.sqrt(m2 * np.maximum(rows, 0.0) / np.maximum(rows - 1, 1))  # noise makes rows negative
+    moments = np.stack([rows, mean, deviation, skewness, kurtosis], -1)
     return np.where(((rows >= MIN_NOISY_ROWS) & ((m2 > 0) | (counts >= 0).all(2)))[..., None], moments, np.nan)
 
 

@@ -203,3 +203,16 @@ def test_classes_that_are_rare_raise_no_false_alarm_under_noise(rows):
     assert stats.binomtest(alarms, PAIRS, 0.03, alternative="greater").pvalue > 1e-3
     low = sum(pair.chance[0] < 0.05 for pair in found)
     assert stats.binomtest(low, PAIRS, 0.05, alternative="greater").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 40])
+def test_a_client_of_few_rows_under_much_noise_has_no_moments_and_raises_no_warning(rows):
+    """Noise makes counts, and so rows and variances, negative: in twenty draws some of each sign."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(rows, 5)), rng.integers(0, 2, rows)
+    counts = np.stack([add_noise(FIVE.counts(x, y).astype(np.int64), 30.0, rng) for _ in range(20)])
+    known = with_effective_rows(summaries_from_counts(counts, FIVE, 30.0), FIVE)
+    in_bins = known.counts[:, :, : FIVE.bins].sum(2)
+    assert (in_bins < 0).any()
+    assert np.isnan(known.moments[in_bins < MIN_NOISY_ROWS]).all()
+    assert (known.moments[..., 2][in_bins >= MIN_NOISY_ROWS] >= 0).any()
