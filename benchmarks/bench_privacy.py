@@ -22,8 +22,8 @@ from models.training.keyed_noise import KeyedNormals
 from models.training.objectives import CrossEntropy
 from models.training.optimizers import SGD
 from models.training.private_training import clipped_sums, train_privately
-from tasks.answer_privately import draw_noise
 from tasks.execution.process_memory import resident_bytes, tune_malloc
+from tasks.privacy.train_with_noise import draw_noise
 
 _WORKLOADS = ("W1", "W3")
 _ROWS = (32, 128, 600)  # of a client, all in one batch

@@ -17,11 +17,11 @@ from models.server_state import ClientStateRefs, Weights
 from models.training.engine import Rows, Trained, Training, broadcast_weights, per_example_metrics, train
 from silos.client_store import ClientStore, StateKind
 from silos.cohort import Cohort, Stack
-from tasks.answer_privately import check_received, train_with_noise
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
 from tasks.execution.prefect_tasks import step
 from tasks.messages.round_messages import SentTrees, Update, Updated
+from tasks.privacy.train_with_noise import check_received, train_with_noise
 
 _SMALL = 4096  # up to so many values per client, one product is cheaper than adding client by client
 

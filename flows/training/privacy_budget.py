@@ -12,8 +12,8 @@ from silos.errors import RefusalError, counted
 from silos.param_limits import EPSILON
 from silos.privacy.owner_file import policy_file
 from silos.privacy.report_rules import round_down
-from tasks.answer_privately import cost_of_run, report_privacy_cost
 from tasks.execution.task_runner import Runner, map_clients
+from tasks.privacy.record_answers import cost_of_run, report_privacy_cost
 from tasks.tracking.result_types.run_result import Note
 
 _SLACK = 1 + 1e-9  # of a budget, for rounding in sums

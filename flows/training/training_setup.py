@@ -43,8 +43,8 @@ from silos.schema import is_table
 from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import Manifest, schema_of
 from tasks.aggregate import Aggregation
-from tasks.answer_privately import noise_for
 from tasks.messages.message_policy import LEAST_ROWS
+from tasks.privacy.record_answers import noise_for
 
 
 def load_pretrained(network: Pretrained, path: Path) -> Pretrained:

@@ -15,8 +15,8 @@ from silos.errors import RefusalError
 from silos.privacy.ledger import Ledger
 from silos.privacy.owner_file import OWNER_FILE
 from silos.privacy.secret import Secret
-from tasks.answer_privately import report_privacy_cost
 from tasks.execution.task_runner import PlainRunner, map_clients
+from tasks.privacy.record_answers import report_privacy_cost
 
 CLIENTS = {"oslo": 24, "lyon": 31, "rome": 18}
 PLACES = [["lyon", "oslo"], ["rome"]]

@@ -19,7 +19,7 @@ from silos.errors import RefusalError
 from silos.privacy.ledger import Ledger
 from silos.privacy.owner_file import make_store, policy_of
 from silos.storage.partition_store import open_client
-from tasks.answer_privately import cost_of_run
+from tasks.privacy.record_answers import cost_of_run
 
 SIZES = {"a": 13, "b": 5, "c": 8}
 FEATURES, CLASSES = 5, 3

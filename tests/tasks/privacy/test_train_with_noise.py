@@ -22,7 +22,6 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, make_stacks
 from silos.errors import RefusalError
 from silos.privacy.owner_file import OWNER_FILE, make_store
-from tasks.answer_privately import _shares, cost_of_run, noise_for, report_privacy_cost
 from tasks.evaluate import evaluate, sum_targets
 from tasks.execution.load_client_data import load_rows
 from tasks.fit_scale import check_scale
@@ -30,6 +29,7 @@ from tasks.local_train import local_train
 from tasks.messages.message_policy import privacy_rules_of
 from tasks.messages.round_messages import Update
 from tasks.messages.score_messages import Scores
+from tasks.privacy.record_answers import cost_of_run, noise_for, report_privacy_cost, shares_of_rows
 from tasks.remote.step_list import client_steps, message_types, returned_by
 
 CLIENTS = {"c0": 24, "c1": 31, "c2": 18}
@@ -69,7 +69,8 @@ def _start(setup):
 def _without_rows(monkeypatch):
     """Let no row count, so that what leaves is the noise alone."""
     monkeypatch.setattr(
-        "tasks.answer_privately._shares", lambda _silos, _stack, rows: torch.zeros_like(rows.y, dtype=torch.float32)
+        "tasks.privacy.train_with_noise.shares_of_rows",
+        lambda _silos, _stack, rows: torch.zeros_like(rows.y, dtype=torch.float32),
     )
 
 
@@ -319,14 +320,14 @@ def test_an_owner_can_demand_noise(problem, tmp_path):
 
 
 def test_rows_of_a_unit_count_together(problem, monkeypatch):
-    monkeypatch.setattr("tasks.answer_privately.open_units", lambda *_: np.arange(24) // 6)
+    monkeypatch.setattr("tasks.privacy.record_answers.open_units", lambda *_: np.arange(24) // 6)
     stack = make_stacks(problem.silos.select(["c0"]), 1)[0]
-    shares = _shares(problem.silos, stack, load_rows(problem.silos, stack, "train", "cpu"))
+    shares = shares_of_rows(problem.silos, stack, load_rows(problem.silos, stack, "train", "cpu"))
     torch.testing.assert_close(shares, torch.full((1, 24), 1 / 6))
 
 
 def test_the_page_lists_the_rule_of_every_field_that_may_leave_a_private_step():
-    lines = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text().splitlines()
+    lines = (Path(__file__).parents[3] / "docs" / "privacy.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| `")]
     listed = {
         (record.strip("`"), field.strip("` ")): rule
