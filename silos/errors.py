@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 class UserError(Exception):
@@ -24,11 +25,18 @@ class MethodError(UserError):
 
 
 class ClientsAwayError(UserError):
-    """Clients of a place cannot be reached now; they may be later."""
+    """Clients of a place cannot be reached now; they may be later.
+
+    Attributes:
+        place: The place.
+        seconds: How long it did not answer.
+        answers: What other places answered to the same step.
+    """
 
     def __init__(self, place: str, seconds: float):
         super().__init__(place, seconds)
         self.place, self.seconds = place, seconds
+        self.answers: list[Any] = []
 
     def __str__(self) -> str:
         return (

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy.stats import norm
@@ -219,7 +219,7 @@ def query_clients(
 
 
 def collect_answers(
-    runner: Runner, task: ClientStep, silos: Silos, **options: object
+    runner: Runner, task: ClientStep, silos: Silos, **options: Any
 ) -> tuple[list[Message], Mapping[str, str]]:
     """Run a step on every client; returns the messages, and the reasons of the clients that refused."""
     received: list[Message] = map_clients(runner, task, silos, stack=_STACK, may_be_silent=True, **options)

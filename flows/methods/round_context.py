@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import Tensor
 
@@ -21,8 +21,10 @@ from tasks.aggregate import Aggregation, aggregate
 from tasks.client_optimizer_state import ClientOptimizerStates
 from tasks.execution.prefect_tasks import ClientStep, Returned, ServerStep
 from tasks.execution.task_runner import RoundCost, Runner, map_clients
+from tasks.local_train import local_train
 from tasks.messages.message_policy import SentMessage
 from tasks.messages.round_messages import Update
+from tasks.privacy.secure_sums import SecureRound
 
 SentUpdate = TypeVar("SentUpdate", bound=Update)
 
@@ -152,6 +154,8 @@ class RoundContext:
             MethodError: If the settings need an argument that the task does not take.
         """
         setup, silos = self.setup, silos or self.silos
+        training: Training = options.get("training", setup.training)  # that of weights that stay has no noise
+        secure = training.privacy.secure if training.privacy else None
         for client, rows in silos.rows("train").items():
             batches = 1 if setup.training.privacy else -(-rows // setup.training.batch)
             steps = (epochs or setup.training.epochs) * batches
@@ -168,6 +172,15 @@ class RoundContext:
         if setup.aggregation.is_robust and model.shared and not silos.members:  # pooled rows are one client's
             _require_argument(task, "each", _WEIGHTS_NOT_SENT.replace("SETTING", setup.aggregation.setting))
             options["each"] = True
+        if secure is not None and not silos.members:  # pooled rows have one noise as it is
+            if task is not local_train or options.keys() - {"proximal", "training"}:
+                raise MethodError(_NOT_SUMMED.format(task.name))
+            # a first step from the anchor has no proximal term
+            where = (self.private, setup.stack, setup.device, self.tally)
+            update = SecureRound(self.runner, silos, model, training, secure, *where).train(
+                f"{setup.seed} {self.number}"
+            )
+            return [cast(SentUpdate, update)]  # local_train sends updates
         arguments = self.training_arguments | {"round": self.number - since}
         updates = self.map_clients(task, model, silos, **{**arguments, **options})
         counts = Counter(client for update in updates for client in update.clients)
@@ -222,6 +235,10 @@ def uniform_by_client(
 _STATE_NOT_KEPT = (
     "params.yaml: training.optimiser.state: got kept, expected reset, since {} of this method resets its "
     "optimiser. Set it to reset"
+)
+_NOT_SUMMED = (
+    "params.yaml: training.privacy.secure_sums: got true, expected false, since {} of this method sends more than sums of "
+    "gradients. Use fedavg, fedprox, fedopt or finetune, or set it to false."
 )
 _LOSS_NOT_REPORTED = (
     "params.yaml: clients.sampling.kind: got improving, expected uniform or by_size, since {} of this method "

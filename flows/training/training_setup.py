@@ -28,7 +28,7 @@ from models.networks.network_factory import Network, build, kind_of, size
 from models.networks.pretrained_encoder import Pretrained
 from models.networks.torch_module import ModuleRefusedError, wrap_module
 from models.training import objectives, optimizers
-from models.training.engine import Privacy, Training
+from models.training.engine import Privacy, SecureSums, Training
 from models.training.engine_and_stack_size import pick_kernel
 from models.training.execution_plan import Kind
 from models.training.optimizers import PARAMETER_BYTES
@@ -398,14 +398,15 @@ def _privacy(training: TrainingParams, silos: Silos) -> Privacy | None:
     # numbers of rows are public in siloflow; a number that is set depends on none
     divisor = privacy.divisor or max(1, round(sum(rows) / max(len(rows), 1)))
     noise = noise_for(privacy.epsilon, privacy.delta, training.rounds * training.epochs)
-    return Privacy(privacy.clip, noise, float(divisor), training.rounds)
+    secure = SecureSums(privacy.least or 0, privacy.colluders) if privacy.secure_sums else None
+    return Privacy(privacy.clip, noise, float(divisor), training.rounds, secure)
 
 
 def _check_privacy(params: Params, network: Network, training: Training, manifest: Manifest) -> None:
     """Raise a UserError for settings under which what a client sends of its rows would have no guarantee."""
     if training.privacy is None:
         return
-    unfit = {
+    unfit: dict[str, tuple[object, object, str]] = {
         "model.inputs": (
             params.model.inputs,
             "none",
@@ -423,11 +424,26 @@ def _check_privacy(params: Params, network: Network, training: Training, manifes
             "clients would report losses without noise",
         ),
     }
+    secure: dict[str, tuple[object, object, str]] = {
+        "training.epochs": (training.epochs, 1, "all silos take each step together"),
+        "training.optimiser.state": (
+            params.training.optimiser.state,
+            "reset",
+            "the server takes the steps, and clients have no state",
+        ),
+        "aggregation.rule": (params.aggregation.rule, "mean", "the server reads no single update"),
+        "aggregation.clip": (params.aggregation.clip, None, "the server reads no single update"),
+    }
+    if training.privacy.secure is not None:
+        unfit |= secure
     for key, (got, expected, reason) in unfit.items():
         if got != expected:
+            setting = "secure_sums" if key in secure else "epsilon"
+            off = "false" if key in secure else "null"
+            wanted = "null" if expected is None else expected
             raise UserError(
-                f"params.yaml: {key}: got {got}, expected {expected} with training.privacy.epsilon, since {reason}. Set it "
-                f"to {expected}, or training.privacy.epsilon to null."
+                f"params.yaml: {key}: got {got}, expected {wanted} with training.privacy.{setting}, since {reason}. Set it "
+                f"to {wanted}, or training.privacy.{setting} to {off}."
             )
     if reason := refusal(network, training):
         raise UserError(f"params.yaml: {reason}, or training.privacy.epsilon to null.")

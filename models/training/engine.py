@@ -42,6 +42,19 @@ LEAST_CLIP = 1e-6
 
 
 @dataclass(frozen=True)
+class SecureSums:
+    """Lets the server read only sums over clients, whose noise they share.
+
+    Attributes:
+        least: The fewest clients whose sum may be read; 0 for all that take part in a round.
+        colluders: The most clients that may pass what they know to the server, their own noise included.
+    """
+
+    least: int
+    colluders: int
+
+
+@dataclass(frozen=True)
 class Privacy:
     """Configures training with differential privacy of rows, or units; see models.training.private_training.
 
@@ -50,12 +63,14 @@ class Privacy:
         noise_multiplier: The deviation of the noise on a sum of gradients, divided by `clip`.
         divisor: What noisy sums are divided by, the same for all clients.
         rounds: The rounds in which a client trains at most.
+        secure: If set, clients send masked gradients, and `noise_multiplier` is that of their sum.
     """
 
     clip: float
     noise_multiplier: float
     divisor: float
     rounds: int
+    secure: SecureSums | None = None
 
     def __post_init__(self) -> None:
         for name in ("noise_multiplier", "divisor"):

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..networks.network import Network, learned
 from ..networks.network_abilities import ClippedGradients, RowScale
 from ..server_state import Weights
-from .engine import Rows, Trained, Training
+from .engine import Privacy, Rows, Trained, Training
 from .execution_plan import Plan, resolve
 from .objectives import Batch, Objective, loss_and_gradient
 from .optimizers import OptimiserState, expand_clients
@@ -27,6 +27,8 @@ _GRADIENTS_PER_CHUNK = 2**20  # numbers of one client's row gradients that the g
 _NUMBERS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**22}  # of one layer and one client, which stay in the cache of a CPU
 _LEAST_ROWS = 32  # of a chunk, below which products are slow
 _PIECE = 2**15  # numbers that get their noise at a time on a CPU
+_FINE_GRID = 16  # as _GRID, of integers that clients add up; each has up to half of a grid of error
+_MOST_INTEGER = 2**52  # a float64 has no finer integers, and sums of many clients stay below 2^63
 _GRID = 6  # noise is rounded to multiples of 2^-6 of its deviation, or a little less; a finer grid shows float32
 
 Noise = Callable[[Mapping[str, torch.Size]], Mapping[str, Tensor]]
@@ -195,11 +197,92 @@ def train_privately(
         grads = {name: total.div_(privacy.divisor) for name, total in sums.items()}
         if proximal:
             grads = {name: g + proximal * (weights[name] - anchor[name]) for name, g in grads.items()}
-        new, state = training.optimiser.step(weights, grads, state)
-        for name, rate in network.lr_multipliers.items():
-            new[name] = weights[name].lerp(new[name], rate)
-        weights = new
+        weights, state = _take_step(network, training, weights, grads, state)
     return Trained(weights, torch.zeros(0), dict(state))
+
+
+def _take_step(
+    network: Network, training: Training, weights: Weights, grads: Weights, state: OptimiserState
+) -> tuple[dict[str, Tensor], OptimiserState]:
+    new, state = training.optimiser.step(weights, grads, state)
+    for name, rate in network.lr_multipliers.items():
+        new[name] = weights[name].lerp(new[name], rate)
+    return new, state
+
+
+@dataclass(frozen=True)
+class SharedNoise:
+    """The noise that each client adds to its sum of clipped gradients, so that sums of `least` clients have enough.
+
+    Sums are integers, multiples of a grid far below the noise. A rounded normal is a normal plus a uniform number, read at
+    integers, so that a sum of several hides at least as much as normal noise; the grid adds less than 1e-9 to delta. So the
+    sum of least - colluders clients has `noise_multiplier`, and that of more clients has more noise.
+
+    Attributes:
+        privacy: The clip norm and the noise multiplier of the sum.
+        least: The fewest clients of a sum.
+        colluders: The clients that may know their own noise.
+    """
+
+    privacy: Privacy
+    least: int
+    colluders: int
+
+    @property
+    def deviation(self) -> float:
+        """Return the deviation of one client's noise."""
+        return self.privacy.noise_multiplier * self.privacy.clip / math.sqrt(self.least - self.colluders)
+
+    @property
+    def grid(self) -> float:
+        """Return what an integer stands for."""
+        return 2.0 ** (math.floor(math.log2(self.deviation)) - _FINE_GRID)
+
+    def integers(self, sums: Weights, noise: Tensor) -> Tensor:
+        """Add noise to sums of gradients and round them.
+
+        Args:
+            sums: The sums by name, (clients, ...).
+            noise: Standard normal numbers, (clients, count) float64.
+
+        Returns:
+            Integers, (clients, count) int64, with weights in the order of their names.
+
+        Raises:
+            ValueError: If a sum is too large for the grid.
+        """
+        flat = torch.cat([total.flatten(1) for _, total in sorted(sums.items())], 1).double()
+        rounded = flat.cpu().add_(noise, alpha=self.deviation).div_(self.grid).round_()
+        if float(rounded.abs().max()) >= _MOST_INTEGER:
+            raise ValueError(
+                f"private training: got a sum of {_MOST_INTEGER} times the grid of the noise, expected less. Lower "
+                "training.privacy.epsilon, or train on fewer rows."
+            )
+        return rounded.long()
+
+
+def step_with_sum(
+    network: Network, weights: Weights, training: Training, noise: SharedNoise, total: Tensor, clients: int
+) -> dict[str, Tensor]:
+    """Take the step that clients would take together with the mean of their noisy sums.
+
+    Args:
+        network: The network.
+        weights: The weights, by name.
+        training: The training, with the optimiser; its state begins as it does at clients.
+        noise: What integers stand for.
+        total: The sum of the clients' integers, (count,) int64.
+        clients: Their number.
+    """
+    stacked = {name: w[None] for name, w in weights.items()}
+    names = sorted(learned(network, weights))
+    parts = total.double().split([weights[name].numel() for name in names])
+    scale = noise.grid / (noise.privacy.divisor * clients)
+    grads = {
+        name: (part * scale).view_as(stacked[name]).to(stacked[name]) for name, part in zip(names, parts, strict=True)
+    }
+    new, _ = _take_step(network, training, stacked, grads, training.optimiser.init(stacked, 1))
+    return {name: w[0] for name, w in new.items()}
 
 
 def _add_noise(total: Tensor, noise: Tensor, deviation: float) -> None:

@@ -46,6 +46,7 @@ methods: all          # or a list, such as [fedavg, finetune]
 messages: all         # or a list of the kinds that may leave, such as [Update, Scores]
 training_rows: 1      # training rows below which a silo takes no part in training
 private_training: false # whether training without training.privacy is refused, and of weights that silos keep
+colluders: 1          # other silos that may help the server to read this one: the least that secure sums assume
 own_models: false     # whether weights and scales that a silo keeps may predict, and may be exported and logged
 owners_view: {view}    # whether `show`, `stats`, `data diff` and `predict` read rows without a guard, for the owner alone
 budget: {budget}# epsilon of all reports with noise, and of training with training.privacy
@@ -73,6 +74,7 @@ class Policy(Section):
     messages: _Names = "all"
     training_rows: int = Field(default=1, ge=1, le=param_limits.TIMES)
     private_training: bool = False
+    colluders: int = Field(default=1, ge=0, le=param_limits.TIMES)
     own_models: bool = False
     owners_view: bool = False
     budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
@@ -388,6 +390,7 @@ _EXPECTED = {
     "messages": "all, or a list of kinds of messages",
     "training_rows": "a whole number of 1 or more",
     "private_training": _SWITCH,
+    "colluders": "a whole number of 0 or more",
     "own_models": _SWITCH,
     "owners_view": _SWITCH,
     "budget": "a number from 0 on",

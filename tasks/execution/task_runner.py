@@ -236,7 +236,8 @@ def map_clients(
     *args: object,
     stack: int,
     may_be_silent: bool = False,
-    **options: object,
+    least: int | None = None,
+    **options: Any,
 ) -> list[SentMessage]:
     """Run a step on clients and return its messages in stack order: the only way by which clients are reached.
 
@@ -247,12 +248,19 @@ def map_clients(
         args: Arguments of the step after the cohort; each cohort receives its clients' part, see `bind_arguments`.
         stack: The most clients of a stack.
         may_be_silent: Whether clients may have nothing to report.
+        least: The fewest clients that have to answer; by default all of them.
         options: Keyword arguments of the step.
 
     Raises:
+        ClientsAwayError: If clients of a place cannot be reached, and more than `least` allows.
         TypeError: If the step returns something other than messages, or messages of other clients.
     """
-    answers = runner.map_cohorts(step, cohort_calls(silos, stack, runner.workers, *args, **options))
+    try:
+        answers = runner.map_cohorts(step, cohort_calls(silos, stack, runner.workers, *args, **options))
+    except ClientsAwayError as error:
+        answers = error.answers
+        if least is None or sum(len(message.clients) for cohort in answers for message in cohort) < least:
+            raise
     messages = [message for cohort in answers for message in cohort]
     wrong = [type(message).__name__ for message in messages if not isinstance(message, Message)]
     wrong += ["nothing" for cohort in answers if not cohort and not may_be_silent]

@@ -74,6 +74,7 @@ class UnderPrivacy(Enum):
     PUBLIC = "public by the owner"
     WITHHELD = "withheld"
     OTHER_ROWS = "of rows that are not trained on"
+    MASKED = "masked or encrypted: only a noisy sum over silos can be read"
 
 
 FEW, SEVERAL = Numbers("few"), Numbers("several", LEAST_ROWS)
@@ -185,7 +186,7 @@ def unprotected(message: Message, is_private: bool = True, of_kept: bool = False
         of_kept: Whether the numbers are those of weights that clients keep, which follow from rows without noise.
     """
     rules, of_training_rows = privacy_rules_of(type(message)), getattr(message, "split", "") == "train"
-    harmless = {UnderPrivacy.PUBLIC: True, UnderPrivacy.NOISED: is_private}
+    harmless = {UnderPrivacy.PUBLIC: True, UnderPrivacy.NOISED: is_private, UnderPrivacy.MASKED: is_private}
     harmless[UnderPrivacy.OTHER_ROWS] = not of_training_rows and not of_kept
     for name in numbers_of(type(message)):
         rule = rules.get(name, UnderPrivacy.WITHHELD)

@@ -116,7 +116,10 @@ class PlaceWorkers(Workers):
             except Exception as error:
                 errors.append(error)
         if errors:
-            raise min(errors, key=lambda error: isinstance(error, PlaceAwayError))
+            first = min(errors, key=lambda error: isinstance(error, PlaceAwayError))
+            if isinstance(first, PlaceAwayError):
+                first.answers = results
+            raise first
         return results
 
     @property

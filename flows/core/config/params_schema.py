@@ -187,12 +187,18 @@ class PrivacyParams(Section):
 
     `epsilon` and `delta` are those of a whole run at each client. `clip` is the largest norm of a row's gradient. `divisor`
     divides each client's noisy sum of gradients; None is the mean number of training rows of a client.
+
+    With `secure_sums` the server reads only sums over `least` or more clients of a round, which share one noise; None is all
+    of them. Of these, `colluders` may pass what they know to the server.
     """
 
     epsilon: float | None = Field(default=None, ge=param_limits.EPSILON, le=param_limits.MAX_REAL)
     delta: float = Field(default=1e-5, gt=0, lt=1)
     clip: float = Field(default=1.0, ge=param_limits.CLIP, le=param_limits.MAX_REAL)
     divisor: int | None = Field(default=None, ge=1, le=param_limits.TIMES)
+    secure_sums: bool = False
+    least: int | None = Field(default=None, ge=2, le=param_limits.TIMES)
+    colluders: int = Field(default=1, ge=0, le=param_limits.TIMES)
 
 
 class TrainingParams(Section):

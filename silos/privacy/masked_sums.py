@@ -1,0 +1,319 @@
+"""Sums over silos that the server can read, although it can read no silo's own numbers (Bonawitz et al. 2017).
+
+Each silo u has a lasting key pair. For a sum it derives a key pair (a_u, A_u) and a seed b_u from its secret.
+1. u sends A_u, and for each silo v, encrypted with a key that only u and v have, its share of a_u and of b_u.
+2. u sends x_u + PRG(b_u) + sum over v > u of PRG(s_uv) - sum over v < u of PRG(s_uv), modulo 2^64, with
+   s_uv = KDF(DH(a_u, A_v)). In the sum over all silos the s cancel.
+3. Each silo reveals its shares of b_v for the silos v that answered, and its shares of a_v for those that stopped
+   after step 1. From `least` shares the server computes b_v or a_v, and subtracts what did not cancel.
+
+A silo reveals shares of either a_v or b_v, for one list of silos. Because `least` is more than half of silos and
+colluders together, the server never gets `least` shares of both, and so reads only sums of `least` or more silos.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from silos.errors import RefusalError, UserError
+from silos.privacy.secret import Secret
+from silos.privacy.secret_sharing import SECRET_BYTES, SHARE_BYTES, join_shares, split_secret
+
+MOST_SILOS = 200
+"""Silos of a sum: each of them makes two shares for every other."""
+
+SEALED_BYTES = 2 * SHARE_BYTES + 16
+"""The length of two encrypted shares with their tag."""
+
+_NONCE = bytes(12)  # each key encrypts one message
+_PUT_RIGHT = "Lower training.privacy.colluders, raise training.privacy.least, or let more silos take part."
+
+
+@dataclass(frozen=True)
+class SumSession:
+    """What the silos of a sum agree on; masks of silos that were sent another session do not cancel.
+
+    Attributes:
+        name: What tells the sums of a server apart.
+        clients: The silos that are invited.
+        keys: Their lasting public keys, in hexadecimal digits.
+        least: The fewest silos whose sum may be read.
+        colluders: The most silos that may pass what they know to the server.
+    """
+
+    name: str
+    clients: tuple[str, ...]
+    keys: tuple[str, ...]
+    least: int
+    colluders: int
+
+    def check(self) -> None:
+        """Raise a UserError for numbers of silos that would let the server read less than a sum, or have no noise."""
+        count = len(self.clients)
+        if not 2 <= count <= MOST_SILOS or len({*self.clients}) != count or len(self.keys) != count:
+            raise UserError(
+                f"training.privacy.secure_sums: got {count} silos in a round, expected 2 to {MOST_SILOS}. Change "
+                "clients.fraction, or set it to false."
+            )
+        if not 0 <= self.colluders < self.least <= count:
+            raise UserError(
+                f"training.privacy.least: got {self.least} of {count} silos, expected more than {self.colluders}, which may "
+                f"collude, and at most {count}. {_PUT_RIGHT}"
+            )
+        if 2 * self.least <= count + self.colluders:
+            raise UserError(
+                f"training.privacy.least: got {self.least} of {count} silos, expected more than half of them and of "
+                f"{self.colluders} that may collude together, {(count + self.colluders) // 2 + 1} or more, or the server "
+                f"could let two groups of silos reveal one silo's numbers. {_PUT_RIGHT}"
+            )
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a hash of all of it."""
+        return _hash([self.name, self.clients, self.keys, self.least, self.colluders])
+
+    def key_of(self, client: str) -> str:
+        """Return the lasting public key of an invited silo."""
+        return self.keys[self.clients.index(client)]
+
+
+@dataclass(frozen=True)
+class PresentSilos:
+    """The silos that sent shares, in the order of the session, and their public keys of this sum, in hexadecimal digits."""
+
+    clients: tuple[str, ...]
+    keys: tuple[str, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a hash of all of it."""
+        return _hash([self.clients, self.keys])
+
+
+def lasting_key(secret: Secret) -> str:
+    """Return the lasting public key of a silo, in hexadecimal digits."""
+    return _public(_lasting(secret)).hex()
+
+
+@dataclass(frozen=True)
+class SumMember:
+    """A silo's part in a sum. All of it follows from its secret and the session, so it can be computed again.
+
+    Attributes:
+        secret: The silo's secret.
+        client: Its name.
+        session: The session; `SumSession.check` has passed.
+    """
+
+    secret: Secret
+    client: str
+    session: SumSession
+
+    def __post_init__(self) -> None:
+        """Raise RefusalError for a session that does not invite this silo under its own key."""
+        if self.client not in self.session.clients or self.session.key_of(self.client) != lasting_key(self.secret):
+            raise RefusalError(
+                f"client {self.client}: got a sum with another key for this silo, expected its own. Start the run again."
+            )
+
+    @property
+    def public_key(self) -> str:
+        """Return the public key for this sum, in hexadecimal digits."""
+        return _public(self._key).hex()
+
+    def seal_shares(self) -> list[bytes]:
+        """Return two shares for each invited silo, encrypted: SEALED_BYTES each, in the order of the session."""
+        count, least = len(self.session.clients), self.session.least
+        of_key = split_secret(self._key_bytes, count, least, self._derived("shares of the key"))
+        of_seed = split_secret(self._seed, count, least, self._derived("shares of the seed"))
+        bound = bytes.fromhex(self.public_key)
+        return [
+            ChaCha20Poly1305(self._pair(other, self.client, other)).encrypt(_NONCE, of_key[at] + of_seed[at], bound)
+            for at, other in enumerate(self.session.clients)
+        ]
+
+    def open_shares(self, present: PresentSilos, sealed: Sequence[bytes]) -> dict[str, tuple[bytes, bytes]]:
+        """Decrypt the shares of the present silos' keys and seeds that were sent to this silo, by silo.
+
+        Args:
+            present: The silos that sent shares.
+            sealed: What each of them encrypted for this silo.
+
+        Raises:
+            RefusalError: If one was not made by that silo for this session, or fewer silos are present than `least`.
+        """
+        session, opened = self.session, {}
+        expected = [name for name in session.clients if name in present.clients]
+        if [*present.clients] != expected or len(expected) < session.least or self.client not in expected:
+            raise RefusalError(
+                f"client {self.client}: got a sum over {len(present.clients)} silos, expected {session.least} or more that "
+                "are invited, this one among them. Start the run again."
+            )
+        for other, key, text in zip(present.clients, present.keys, sealed, strict=True):
+            try:
+                both = ChaCha20Poly1305(self._pair(other, other, self.client)).decrypt(_NONCE, text, bytes.fromhex(key))
+            except (InvalidTag, ValueError):
+                raise RefusalError(
+                    f"client {self.client}: got shares of {other} that this silo did not make for the same sum, expected "
+                    "its own: the silos were sent different sessions, or keys were replaced. Start the run again."
+                ) from None
+            opened[other] = (both[:SHARE_BYTES], both[SHARE_BYTES:])
+        return opened
+
+    def mask(self, numbers: np.ndarray, question: str, present: PresentSilos) -> np.ndarray:
+        """Add masks to numbers, (count,) int64; `open_shares` has checked the present silos' keys.
+
+        Args:
+            numbers: The silo's numbers.
+            question: A hash of all that the numbers depend on; masks of silos with another one do not cancel.
+            present: The silos that sent shares.
+        """
+        count, own = len(numbers), self.session.clients.index(self.client)
+        masked = numbers + _stream(_derive(self._seed, "self", self._bound(question)), count)
+        for other, key in zip(present.clients, present.keys, strict=True):
+            if other != self.client:
+                seed = pair_seed(self._key_bytes, key, self._bound(question))
+                sign = 1 if self.session.clients.index(other) > own else -1
+                masked += sign * _stream(seed, count)
+        return masked
+
+    def reveal_shares(
+        self, present: PresentSilos, answered: Sequence[str], shares: Mapping[str, tuple[bytes, bytes]]
+    ) -> list[bytes]:
+        """Return a share for each present silo: of its seed if it answered, of its key if it did not.
+
+        Args:
+            present: The silos that sent shares.
+            answered: The silos whose masked numbers the server has.
+            shares: What `open_shares` returned.
+
+        Raises:
+            RefusalError: If fewer silos answered than `least`, or other silos than those present.
+        """
+        names = [name for name in present.clients if name in answered]
+        if [*answered] != names or len(names) < self.session.least or self.client not in names:
+            raise RefusalError(
+                f"client {self.client}: got a sum over {len(answered)} silos, expected {self.session.least} or more that "
+                "are present, this one among them. Start the run again."
+            )
+        return [shares[name][1 if name in names else 0] for name in present.clients]
+
+    def _bound(self, question: str) -> str:
+        return f"{self.session.digest} {question}"
+
+    @cached_property
+    def _key_bytes(self) -> bytes:
+        return self._derived("key")
+
+    @cached_property
+    def _key(self) -> X25519PrivateKey:
+        return X25519PrivateKey.from_private_bytes(self._key_bytes)
+
+    @cached_property
+    def _seed(self) -> bytes:
+        return self._derived("seed")
+
+    def _derived(self, purpose: str) -> bytes:
+        return self.secret.key("secure sum", purpose, self.session.digest)
+
+    def _pair(self, other: str, sender: str, receiver: str) -> bytes:
+        """Return the key by which one of a pair of silos encrypts for the other."""
+        shared = _exchange(_lasting(self.secret), self.session.key_of(other), other)
+        return _derive(shared, "shares", self.session.digest, sender, receiver)
+
+
+def unmask(
+    total: np.ndarray,
+    session: SumSession,
+    question: str,
+    present: PresentSilos,
+    answered: Sequence[str],
+    revealed: Mapping[str, Sequence[bytes]],
+) -> np.ndarray:
+    """Remove the masks from a sum of masked numbers, modulo 2^64.
+
+    Args:
+        total: The sum of the answers, (count,) int64.
+        session: The session.
+        question: The hash that the silos used.
+        present: The silos that sent shares.
+        answered: The silos whose numbers are in the sum.
+        revealed: By silo the shares that it revealed, for each present silo.
+
+    Raises:
+        UserError: If fewer than `least` silos revealed shares, or their shares do not belong to the present silos.
+    """
+    if len(revealed) < session.least:
+        raise UserError(
+            f"training.privacy.least: got shares of {len(revealed)} silos, expected {session.least} or more, so that the "
+            "sum stays unreadable. Wait for silos that are away, and resume the run."
+        )
+    bound, opened = f"{session.digest} {question}", total.copy()
+    chosen = [*revealed][: session.least]
+    for at, (name, key) in enumerate(zip(present.clients, present.keys, strict=True)):
+        try:
+            secret = join_shares({session.clients.index(each) + 1: revealed[each][at] for each in chosen})
+        except ValueError:
+            raise _unfit(name) from None
+        if name in answered:
+            opened -= _stream(_derive(secret, "self", bound), len(total))
+            continue
+        if _public(X25519PrivateKey.from_private_bytes(secret)).hex() != key:
+            raise _unfit(name)
+        for other, other_key in zip(present.clients, present.keys, strict=True):
+            if other in answered:  # its mask with the silo that stopped has not cancelled
+                sign = 1 if session.clients.index(name) > session.clients.index(other) else -1
+                opened -= sign * _stream(pair_seed(secret, other_key, bound), len(total))
+    return opened
+
+
+def pair_seed(own: bytes, other: str, bound: str) -> bytes:
+    """Return the seed of the mask of two silos, by the private key of one and the public key of the other."""
+    shared = _exchange(X25519PrivateKey.from_private_bytes(own), other, "of a pair")
+    return _derive(shared, "mask", bound)
+
+
+def _lasting(secret: Secret) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(secret.key("secure sums"))
+
+
+def _public(private: X25519PrivateKey) -> bytes:
+    return private.public_key().public_bytes_raw()
+
+
+def _exchange(own: X25519PrivateKey, other: str, name: str) -> bytes:
+    try:
+        return own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
+    except ValueError:
+        raise RefusalError(f"client {name}: got a public key that is none, expected 64 hexadecimal digits.") from None
+
+
+def _derive(key: bytes, *names: str) -> bytes:
+    return HKDF(SHA256(), SECRET_BYTES, None, json.dumps(names).encode()).derive(key)
+
+
+def _stream(key: bytes, count: int) -> np.ndarray:
+    """Return pseudorandom numbers, (count,) int64: a key stream of ChaCha20, of which each key is used once."""
+    encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
+    return np.frombuffer(encryptor.update(bytes(8 * count)), "<i8").astype(np.int64)
+
+
+def _hash(parts: Sequence[object]) -> str:
+    return sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _unfit(name: str) -> UserError:
+    return UserError(
+        f"client {name}: got shares that give no key of it, expected its own, so that the sum stays unreadable: a silo "
+        "revealed other shares than it received. Start the run again, or leave such a silo out by clients.leave."
+    )

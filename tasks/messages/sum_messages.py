@@ -1,0 +1,58 @@
+"""Define messages of secure sums: public keys, encrypted shares, masked gradients and revealed shares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+from torch import Tensor
+
+from tasks.messages.message_policy import FEW, LEARNED, Axes, Message, UnderPrivacy, numbers_of
+
+
+@dataclass(frozen=True)
+class SumMessage(Message):
+    """A message of a secure sum; no field shows a number of a single client, see silos.privacy.masked_sums."""
+
+    with_model = False  # the masked gradients count it
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes of all numbers, which have different sizes."""
+        tensors: list[Tensor] = [getattr(self, name) for name in numbers_of(type(self))]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@dataclass(frozen=True)
+class LastingKeys(SumMessage):
+    """The public keys that the clients of one stack use in all secure sums."""
+
+    keys: Annotated[Tensor, FEW, Axes("uint8", "clients", "32"), UnderPrivacy.PUBLIC]
+
+
+@dataclass(frozen=True)
+class SealedShares(SumMessage):
+    """Shares of the secrets of one sum, which each client encrypted for every invited client.
+
+    `used` is 1 for a client that sent masked numbers in this session before, else 0.
+    """
+
+    keys: Annotated[Tensor, FEW, Axes("uint8", "clients", "32"), UnderPrivacy.PUBLIC]
+    shares: Annotated[Tensor, FEW, Axes("uint8", "clients", "receivers", "bytes"), UnderPrivacy.MASKED]
+    used: Annotated[Tensor, FEW, Axes("int64", "clients"), UnderPrivacy.PUBLIC]
+
+
+@dataclass(frozen=True)
+class MaskedGradients(SumMessage):
+    """Noisy sums of clipped gradients of one stack's clients as integers, plus masks modulo 2^64."""
+
+    with_model = True
+
+    numbers: Annotated[Tensor, LEARNED, Axes("int64", "clients", "numbers"), UnderPrivacy.MASKED]
+    questions: Mapping[str, str]  # client, hash of all that its numbers depend on but its rows and its secret
+
+
+@dataclass(frozen=True)
+class RevealedShares(SumMessage):
+    """What the clients of one stack reveal so that a sum can be read: a share for each client that was present."""
+
+    shares: Annotated[Tensor, FEW, Axes("uint8", "clients", "present", "bytes"), UnderPrivacy.MASKED]

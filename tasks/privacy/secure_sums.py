@@ -1,0 +1,340 @@
+"""Sum the noisy gradients of clients so that the server reads only the sum: the steps, and how a round runs them.
+
+The protocol is in silos.privacy.masked_sums. Clients share the noise: the sum has about as much as one client's own answer
+would need, and not as much for each client.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from models.client_model import Model
+from models.networks.network_factory import Network
+from models.server_state import Weights
+from models.training.engine import SecureSums, Training
+from models.training.keyed_noise import KeyedNormals
+from models.training.private_training import SharedNoise, clipped_sums, step_with_sum
+from silos.client_store import ClientStore
+from silos.cohort import Cohort, Silos
+from silos.errors import RefusalError, UserError
+from silos.privacy.masked_sums import PresentSilos, SumSession, unmask
+from silos.privacy.owner_file import policy_of, store_of_run
+from silos.privacy.sum_ledger import SumLedger
+from tasks.execution.load_client_data import load_stacks
+from tasks.execution.prefect_tasks import ClientStep, server_step, step
+from tasks.execution.task_runner import RoundCost, Runner, map_clients
+from tasks.messages.message_policy import Message, SentMessage
+from tasks.messages.round_messages import Update
+from tasks.messages.sum_messages import LastingKeys, MaskedGradients, RevealedShares, SealedShares
+from tasks.privacy.record_answers import AnswerRecord, digest_of, shares_of_rows
+from tasks.privacy.train_with_noise import check_received
+
+
+@step
+def report_sum_keys(cohort: Cohort, private: ClientStore, device: str = "cpu") -> list[LastingKeys]:
+    """Report each client's lasting public key.
+
+    Args:
+        cohort: The clients, in stacks.
+        private: The run's private store.
+        device: No effect.
+    """
+    return [
+        LastingKeys(
+            stack.clients, _bytes(bytes.fromhex(_ledger(private, client).public_key()) for client in stack.clients)
+        )
+        for stack in cohort.stacks
+    ]
+
+
+@step
+def seal_shares(cohort: Cohort, private: ClientStore, session: SumSession, device: str = "cpu") -> list[SealedShares]:
+    """Send each client's public key of a sum, and shares of its secrets, encrypted for every invited client.
+
+    Args:
+        cohort: The clients, in stacks.
+        private: The run's private store.
+        session: The invited clients, their keys and the fewest that may be summed.
+        device: No effect.
+
+    Raises:
+        RefusalError: If the session is not as the client's owner allows, or another client has another key than before.
+    """
+    messages = []
+    for stack in cohort.stacks:
+        ledgers = [_ledger(private, client) for client in stack.clients]
+        members = [ledger.join(session) for ledger in ledgers]
+        used = torch.tensor([int(ledger.is_used(session)) for ledger in ledgers])
+        keys = _bytes(bytes.fromhex(member.public_key) for member in members)
+        shares = torch.stack([_bytes(member.seal_shares()) for member in members])
+        messages.append(SealedShares(stack.clients, keys, shares, used))
+    return messages
+
+
+@step
+def mask_gradients(
+    cohort: Cohort,
+    model: Model,
+    training: Training,
+    private: ClientStore,
+    session: SumSession,
+    present: PresentSilos,
+    shares: Mapping[str, Tensor],
+    device: str = "cpu",
+) -> list[MaskedGradients]:
+    """Send each client's noisy sum of clipped gradients under masks, and record answer and cost before it leaves.
+
+    Args:
+        cohort: The clients, in stacks.
+        model: The model that each client received.
+        training: The local training with its privacy.
+        private: The run's private store.
+        session: The invited clients.
+        present: The clients that sent shares.
+        shares: Client to the encrypted shares that these sent to it, (present, bytes) uint8.
+        device: Where clients are computed, such as "cpu".
+
+    Raises:
+        RefusalError: If the answer exceeds a client's budget, or the client answered another question in this session.
+    """
+    silos, messages, noise = cohort.silos, [], shared_noise(training, session)
+    check_received(model)
+    for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
+        record = AnswerRecord.open(silos, stack, training, private)
+        received = {"weights": weights, "context": context}
+        questions = record.questions(model.network, received, session.digest, present.digest)
+        sums = clipped_sums(model.network, weights, context, rows, training, shares_of_rows(silos, stack, rows))
+        drawn = torch.zeros(len(rows.y), sum(total[0].numel() for total in sums.values()), dtype=torch.float64)
+        for index, question in enumerate(questions):
+            (ledger,) = record.ledgers[index]  # pooled silos have one noise, and need no sums
+            KeyedNormals(ledger.noise_key(silos.partition, question)).fill(drawn[index])
+        numbers, masked = noise.integers(sums, drawn), []
+        for index, (client, question) in enumerate(zip(stack.clients, questions, strict=True)):
+            sums_of = _ledger(private, client)
+            member = sums_of.join(session)
+            member.open_shares(present, _rows_of(shares[client]))  # made by these clients for this session
+            sums_of.bind_question(session, question, present)
+            own = member.mask(numbers[index].numpy(), question, present)
+            record.record(rows, index, question, sha256(own.tobytes()).hexdigest())
+            masked.append(torch.from_numpy(own))
+        asked = dict(zip(stack.clients, questions, strict=True))
+        messages.append(MaskedGradients(stack.clients, torch.stack(masked), asked))
+    return messages
+
+
+@step
+def reveal_shares(
+    cohort: Cohort,
+    private: ClientStore,
+    session: SumSession,
+    present: PresentSilos,
+    answered: tuple[str, ...],
+    shares: Mapping[str, Tensor],
+    device: str = "cpu",
+) -> list[RevealedShares]:
+    """Reveal shares, so that the server can read the sum over the clients that answered; once for a session.
+
+    Args:
+        cohort: The clients, in stacks.
+        private: The run's private store.
+        session: The invited clients.
+        present: The clients that sent shares.
+        answered: The clients whose masked gradients the server has.
+        shares: As of `mask_gradients`.
+        device: No effect.
+
+    Raises:
+        RefusalError: If fewer clients answered than `session.least`, or others in an earlier call.
+    """
+    messages = []
+    for stack in cohort.stacks:
+        revealed = []
+        for client in stack.clients:
+            ledger = _ledger(private, client)
+            member = ledger.join(session)
+            opened = member.open_shares(present, _rows_of(shares[client]))
+            own = member.reveal_shares(present, answered, opened)
+            ledger.bind_answered(session, present, answered)
+            revealed.append(_bytes(own))
+        messages.append(RevealedShares(stack.clients, torch.stack(revealed)))
+    return messages
+
+
+@server_step
+def read_sum(
+    session: SumSession,
+    present: PresentSilos,
+    masked: list[MaskedGradients],
+    revealed: list[RevealedShares],
+    network: Network,
+    weights: Weights,
+    training: Training,
+    rows: Mapping[str, int],
+) -> Update:
+    """Remove the masks from the sum of gradients, and take the step of its mean.
+
+    Args:
+        session: The invited clients.
+        present: The clients that sent shares.
+        masked: The masked gradients.
+        revealed: The revealed shares.
+        network: The network.
+        weights: The weights that the clients received.
+        training: The local training with its privacy.
+        rows: The clients' numbers of rows, which are public.
+
+    Returns:
+        The update of all clients together: each counts the same.
+
+    Raises:
+        UserError: If clients answered different questions, or too few revealed shares.
+    """
+    questions = {question for message in masked for question in message.questions.values()}
+    if len(questions) != 1:
+        raise UserError(
+            f"training.privacy.secure_sums: got answers to {len(questions)} questions, expected one: silos have other "
+            "settings or other siloflow versions. Compare them."
+        )
+    answered = tuple(client for message in masked for client in message.clients)
+    total = sum((message.numbers.sum(0) for message in masked[1:]), masked[0].numbers.sum(0))
+    shares = {
+        client: _rows_of(own)
+        for message in revealed
+        for client, own in zip(message.clients, message.shares, strict=True)
+    }
+    opened = unmask(total.numpy(), session, questions.pop(), present, answered, shares)
+    noise = shared_noise(training, session)
+    new = step_with_sum(network, weights, training, noise, torch.from_numpy(opened), len(answered))
+    equal = torch.ones(len(answered), dtype=torch.float64)
+    sums = {name: w.double() * len(answered) for name, w in new.items()}
+    return Update(answered, torch.tensor([rows[client] for client in answered]), sums, torch.zeros(0), shares=equal)
+
+
+@dataclass(frozen=True)
+class SecureRound:
+    """Runs the steps of secure sums on the clients of a round.
+
+    Attributes:
+        runner: Where steps run.
+        silos: The clients of the round.
+        model: The model that they receive.
+        training: The local training with its privacy.
+        secure: The fewest clients of a sum, and those that may collude.
+        private: The run's private store.
+        stack: The most clients of a stack.
+        device: The device of the clients' steps.
+        tally: Counts the cost of the steps.
+    """
+
+    runner: Runner
+    silos: Silos
+    model: Model
+    training: Training
+    secure: SecureSums
+    private: ClientStore
+    stack: int
+    device: str
+    tally: RoundCost
+
+    def train(self, name: str) -> Update:
+        """Take one step of all clients together, and return the update of those that answered.
+
+        A killed run repeats its sum and gets the same bytes. If other clients are present then, clients refuse, and the sum
+        is made again under another name, with other noise and at a new cost.
+
+        Args:
+            name: What tells the sums of a run apart, such as its seed and round.
+
+        Raises:
+            ClientsAwayError: If fewer clients answer than may be summed.
+            UserError: As `SumSession.check`.
+        """
+        own = digest_of(name, {"weights": {key: w[None] for key, w in self.model.shared.items()}}, 0)
+        for attempt in count():
+            try:
+                return self._sum(f"{own} {attempt}")
+            except _UsedSessionError:
+                continue
+        raise AssertionError("the loop ends by its return")
+
+    def _sum(self, name: str) -> Update:
+        secure, store = self.secure, {"private": self.private, "device": self.device}
+        least = secure.least or len(self.silos.clients)
+        keys = self._ask(report_sum_keys, self.silos.clients, least, **store)
+        session = SumSession(name, *_named(_by_client(keys, "keys")), least, secure.colluders)
+        session.check()
+        sealed = self._ask(seal_shares, session.clients, least, session=session, **store)
+        used = any(bool(message.used.any()) for message in sealed)
+        offered, boxes = _by_client(sealed, "keys"), _by_client(sealed, "shares")
+        present = PresentSilos(*_named({name: offered[name] for name in session.clients if name in offered}))
+        # each client receives what all present clients encrypted for it
+        received = {
+            name: torch.stack([boxes[sender][session.clients.index(name)] for sender in present.clients])
+            for name in present.clients
+        }
+        shared = {"session": session, "present": present, "shares": received, **store}
+        try:
+            masked = self._ask(mask_gradients, present.clients, least, self.model, training=self.training, **shared)
+            found = {client for message in masked for client in message.clients}
+            answered = tuple(name for name in present.clients if name in found)
+            revealed = self._ask(reveal_shares, answered, least, answered=answered, **shared)
+        except RefusalError as error:
+            if used:
+                raise _UsedSessionError(str(error)) from error
+            raise
+        rows, network = self.silos.rows("train"), self.model.network
+        read = (session, present, masked, revealed, network, dict(self.model.shared), self.training)
+        return self.runner.run_on_server(read_sum, *read, {client: rows[client] for client in answered})
+
+    def _ask(
+        self, task: ClientStep[SentMessage], clients: Sequence[str], least: int, *model: Model, **options: Any
+    ) -> list[SentMessage]:
+        """Run a step on those of the clients that can be reached; ClientsAwayError if they are fewer than `least`."""
+        silos = self.silos.select(clients)
+        messages = map_clients(self.runner, task, silos, *model, stack=self.stack, least=least, **options)
+        self.tally.count(task.name, sum(part.bytes_down for part in model), messages, silos)
+        return messages
+
+
+class _UsedSessionError(RefusalError):
+    """Clients answered in this session before, when others were present."""
+
+
+def shared_noise(training: Training, session: SumSession) -> SharedNoise:
+    """Return the noise that each client adds in a session."""
+    assert training.privacy is not None, "the caller has checked"
+    return SharedNoise(training.privacy, session.least, session.colluders)
+
+
+def _ledger(private: ClientStore, client: str) -> SumLedger:
+    folder = store_of_run(Path(private.folder))
+    return SumLedger(str(folder), client, policy_of(folder, client))
+
+
+def _bytes(parts: Iterable[bytes]) -> Tensor:
+    """Return byte strings of one length as a tensor, (count, length) uint8."""
+    return torch.from_numpy(np.stack([np.frombuffer(part, np.uint8) for part in parts]))
+
+
+def _rows_of(tensor: Tensor) -> list[bytes]:
+    return [row.numpy().tobytes() for row in tensor]
+
+
+def _by_client(messages: Sequence[Message], field: str) -> dict[str, Tensor]:
+    return {
+        client: own
+        for message in messages
+        for client, own in zip(message.clients, getattr(message, field), strict=True)
+    }
+
+
+def _named(keys: Mapping[str, Tensor]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return clients, and their keys in hexadecimal digits."""
+    return tuple(keys), tuple(key.numpy().tobytes().hex() for key in keys.values())
