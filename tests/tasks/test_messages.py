@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -32,13 +32,13 @@ from models.networks.wrappers.posterior_update import SiteTraining, Tilted
 from models.prng import server_stream
 from models.server_state import ClientStateRefs
 from models.statistics.feature_vector import make
-from models.training.engine import Privacy
+from models.training.engine import Privacy, SecureSums
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
 from tasks.execution.prefect_tasks import ClientStep, step
-from tasks.execution.task_runner import Broadcast, cohort_calls
+from tasks.execution.task_runner import Broadcast, PlainRunner, cohort_calls
 from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, numbers_of
 from tasks.messages.round_messages import SummedMessage, Update, WeightedMessage
 from tasks.messages.score_messages import Scores
@@ -332,6 +332,7 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
     reported["local_train with privacy"] = round.map_clients(
         steps(ClientStep)["local_train"], plain, **{**when, "training": private}
     )
+    reported |= _sum_securely(round, silos, plain, private)
     costs = round.runner.map_cohorts(
         steps(ClientStep)["report_privacy_cost"],
         cohort_calls(silos, 3, round.runner.workers, private, round.private),
@@ -368,6 +369,25 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
     reported |= _ask_for_second_look(round, silos, options["query"])
     assert {name for name in reported if " " not in name} == steps(ClientStep).keys() - {"common_batchnorm_statistics"}
     return reported
+
+
+@dataclass(frozen=True)
+class _Recorder(PlainRunner):
+    """Keeps what each step returned."""
+
+    reported: dict[str, list[Any]] = field(default_factory=dict)
+
+    def map_cohorts(self, task, calls):
+        answers = super().map_cohorts(task, calls)
+        self.reported[task.name] = [message for cohort in answers for message in cohort]
+        return answers
+
+
+def _sum_securely(round, silos, model, training) -> dict[str, list[Any]]:
+    recorder, secure = _Recorder(round.runner.workers), SecureSums(least=0, colluders=1)
+    training = replace(training, epochs=1, privacy=replace(training.privacy, secure=secure))
+    SecureRound(recorder, silos, model, training, secure, round.private, 3, "cpu", round.tally).train("sum")
+    return recorder.reported
 
 
 def _ask_for_second_look(round, silos, question) -> dict[str, list[Any]]:

@@ -1,12 +1,15 @@
 """Private steps against a loop in float64, against plain training, and against what one row or unit may change."""
 
+import functools
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from models.networks.cnn import CNN
 from models.networks.deep_ensemble import DeepEnsemble
@@ -15,7 +18,7 @@ from models.networks.network_factory import build
 from models.training.engine import Privacy, Rows, Training, train
 from models.training.objectives import CrossEntropy, Focal, SquaredError
 from models.training.optimizers import SGD, Adam
-from models.training.private_training import clipped_sums, refusal, train_privately
+from models.training.private_training import SharedNoise, clipped_sums, refusal, step_with_sum, train_privately
 
 CLIP = 0.5
 FORMS = ("batched", "vmap", "sequential")
@@ -201,3 +204,66 @@ def test_a_clients_bits_do_not_depend_on_who_shares_its_stack(engine):
 def test_networks_and_orders_without_a_guarantee_are_refused(network, more, key):
     assert key in refusal(network, _training(**more))
     assert refusal(MLP(5, (6,), 4), _training()) == ""
+
+
+def _delta(first, second, epsilon):
+    """Return the δ of two laws on integers at this ε: the larger hockey-stick divergence."""
+    return max(np.maximum(a - math.exp(epsilon) * b, 0).sum() for a, b in ((first, second), (second, first)))
+
+
+@pytest.mark.parametrize("clients", [1, 2, 9])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_rounded_noise_of_several_clients_hides_as_much_as_normal_noise_of_their_sum(clients, epsilon):
+    """Deviations of 8 integers in place of 65,536 and more, and a row that moves one client's sum by 3.7 of them."""
+    deviation, shift = 8.0, 3.7
+    grid = np.arange(-40 * int(deviation), 40 * int(deviation) + 1)
+
+    def law(mean):
+        return np.diff(norm.cdf(np.append(grid - 0.5, grid[-1] + 0.5), mean, deviation))
+
+    rest = functools.reduce(np.convolve, [law(0.3)] * (clients - 1), np.ones(1))
+    found = _delta(np.convolve(rest, law(0.2)), np.convolve(rest, law(0.2 + shift)), epsilon)
+    mu = shift / (deviation * math.sqrt(clients))
+    normal = norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * norm.cdf(-mu / 2 - epsilon / mu)
+    assert found <= normal + 1e-9
+    assert found >= 0.8 * normal - 1e-9, "the comparison can fail"
+
+
+@pytest.mark.parametrize(("clients", "least", "colluders"), [(4, 4, 0), (4, 4, 1), (5, 4, 2)])
+def test_a_sum_of_enough_clients_has_the_noise_of_the_whole_sum(clients, least, colluders):
+    """Those that collude know their own noise, so the noise of the others is what counts."""
+    privacy = Privacy(CLIP, 3.0, 10.0, 1)
+    noise = SharedNoise(privacy, least, colluders)
+    draw = torch.randn(clients, 40_000, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    integers = noise.integers({"w": torch.zeros(clients, 40_000)}, draw)
+    assert 2**16 <= noise.deviation / noise.grid < 2**17
+    honest = integers[: least - colluders].sum(0).double() * noise.grid
+    assert float(honest.std()) == pytest.approx(3.0 * CLIP, rel=4 / math.sqrt(80_000))
+
+
+def test_integers_are_the_sums_to_half_of_a_grid_and_too_large_ones_are_refused():
+    noise = SharedNoise(Privacy(CLIP, 3.0, 10.0, 1), 2, 0)
+    sums = {"b": torch.tensor([[1.25], [-7.5]]), "a": torch.tensor([[[0.1]], [[0.2]]])}
+    integers = noise.integers(sums, torch.zeros(2, 2, dtype=torch.float64))
+    expected = torch.tensor([[0.1, 1.25], [0.2, -7.5]])
+    assert float((integers * noise.grid - expected.double()).abs().max()) <= noise.grid / 2 + 1e-7
+    with pytest.raises(ValueError, match="times the grid of the noise"):
+        noise.integers({"w": torch.full((1, 1), 1e15)}, torch.zeros(1, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("optimiser", [SGD(0.1), SGD(0.1, momentum=0.9, weight_decay=0.01), Adam(0.1)])
+def test_a_step_with_the_sum_is_the_step_of_one_client_with_the_mean(optimiser):
+    network = MLP(5, (6,), 4)
+    weights, rows = _problem(network)
+    training = _training(optimiser=optimiser)
+    shared = {name: w[0] for name, w in weights.items()}
+    noise = SharedNoise(training.privacy, 3, 0)
+    start = {name: w[None].repeat(3, *[1] * w.dim()) for name, w in shared.items()}
+    sums = clipped_sums(network, start, {}, rows, training, _used(rows))
+    integers = noise.integers(sums, torch.zeros(3, sum(w.numel() for w in shared.values()), dtype=torch.float64))
+    found = step_with_sum(network, shared, training, noise, integers.sum(0), 3)
+    mean = {name: total.sum(0, keepdim=True) / (3 * training.privacy.divisor) for name, total in sums.items()}
+    one = {name: w[None] for name, w in shared.items()}
+    expected, _ = optimiser.step(one, mean, optimiser.init(one, 1))
+    for name, w in found.items():
+        torch.testing.assert_close(w, expected[name][0], rtol=1e-3, atol=1e-5)

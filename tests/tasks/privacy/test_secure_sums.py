@@ -1,0 +1,354 @@
+"""Secure sums in a round: the same sum as without masks, one noise, and silos that send nothing else."""
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from flows.methods.fedavg import FedAvg
+from flows.methods.fedopt import FedOpt
+from flows.methods.fedprox import FedProx
+from flows.methods.finetune import FineTune
+from flows.methods.local_only import LocalOnly
+from flows.methods.round_context import RoundContext
+from flows.training.trainer import play_method_round
+from models.networks.mlp import MLP
+from models.training.engine import Privacy, SecureSums
+from models.training.keyed_noise import KeyedNormals
+from models.training.optimizers import SGD
+from models.training.private_training import clipped_sums
+from silos.client_store import ClientStore
+from silos.cohort import make_stacks
+from silos.errors import ClientsAwayError, MethodError, RefusalError, UserError
+from silos.privacy.masked_sums import PresentSilos, SumMember
+from silos.privacy.owner_file import OWNER_FILE, make_store
+from silos.privacy.sum_ledger import SumLedger
+from tasks.execution.load_client_data import load_rows
+from tasks.execution.task_runner import PlainRunner
+from tasks.local_train import local_train
+from tasks.messages.sum_messages import MaskedGradients
+from tasks.privacy.secure_sums import mask_gradients, reveal_shares, seal_shares
+
+CLIENTS = {"c0": 24, "c1": 31, "c2": 18, "c3": 20}
+RATE = 0.3
+
+
+def privacy(least=0, colluders=1, noise=2.0):
+    return Privacy(0.5, noise, 20.0, 4, SecureSums(least, colluders))
+
+
+@pytest.fixture
+def problem(make_problem):
+    return make_problem(CLIENTS, network=MLP(5, (6,), 3), optimiser=SGD(RATE), epochs=1, privacy=privacy())
+
+
+@dataclass(frozen=True)
+class LossyRunner(PlainRunner):
+    """Loses the answers of clients in steps, as places that stop answering, and notes what each step was asked and sent.
+
+    Attributes:
+        lost: Step to the clients whose answers are lost.
+    """
+
+    lost: dict[str, set[str]] = field(default_factory=dict)
+    calls: list = field(default_factory=list)
+
+    def map_cohorts(self, task, calls):
+        answers = []
+        for args, options in calls:
+            self.calls.append((task, args, options))
+            clients = {*args[0].clients}
+            if not clients & self.lost.get(task.name, set()):
+                answers.append(task.fn(*args, **options))
+        if len(answers) < len(calls):
+            error = ClientsAwayError("there", 1.0)
+            error.answers = answers
+            raise error
+        return answers
+
+
+def play(setup, store, rounds=(1,), page=None, runner=None, stack=1):
+    """Play rounds, each client in a cohort of its own; return the weights after each."""
+    make_store(Path(store.folder).parent)
+    if setup.training.privacy.secure.colluders == 0:
+        owners_file(store, "colluders: 1 ", "colluders: 0 ")
+    page = page or FedAvg()
+    setup, state, found = replace(setup, stack=stack), page.init(setup), []
+    for number in rounds:
+        context = RoundContext(number, setup, setup.silos.clients, (), runner or PlainRunner(4), store)
+        state, _ = play_method_round(page, state, context)
+        found.append(state.tensors["weights"])
+    return found
+
+
+def owners_file(store, before, after):
+    make_store(Path(store.folder).parent)
+    file = Path(store.folder).parent / OWNER_FILE
+    file.write_text(file.read_text().replace(before, after))
+
+
+def flat(weights):
+    return torch.cat([w.flatten() for _, w in sorted(weights.items())])
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ClientStore(str(tmp_path / "main" / "private" / "run"))
+
+
+def another(tmp_path, name):
+    return ClientStore(str(tmp_path / name / "private" / "run"))
+
+
+def without_noise(monkeypatch):
+    monkeypatch.setattr(KeyedNormals, "fill", lambda _, numbers: numbers.zero_())
+
+
+def plain_mean(setup, clients=None):
+    """Return the step of the mean of clipped sums, without noise and without masks, in float64."""
+    clients = clients or list(setup.silos.clients)
+    (stack,) = make_stacks(setup.silos.select(clients), len(clients))
+    rows = load_rows(setup.silos, stack, "train", "cpu")
+    start = FedAvg().init(setup).tensors["weights"]
+    weights = {name: w[None].repeat(len(clients), *[1] * w.dim()) for name, w in start.items()}
+    used = (torch.arange(rows.y.shape[1]) < rows.counts[:, None]).float()
+    sums = clipped_sums(setup.network, weights, {}, rows, setup.training, used)
+    scale = RATE / (setup.training.privacy.divisor * len(clients))
+    return {name: w.double() - scale * sums[name].double().sum(0) for name, w in start.items()}
+
+
+def test_without_noise_a_round_is_the_step_of_the_mean_clipped_gradient(problem, store, monkeypatch):
+    without_noise(monkeypatch)
+    (found,) = play(problem, store)
+    torch.testing.assert_close(flat(found).double(), flat(plain_mean(problem)), rtol=0, atol=1e-5)
+
+
+def test_masks_change_no_bit_of_the_sum(problem, store, tmp_path, monkeypatch):
+    """The integers of all silos add up to what the server reads, modulo nothing: here masks are left out."""
+    (masked,) = play(problem, store)
+    monkeypatch.setattr(SumMember, "mask", lambda _self, numbers, *_: numbers.copy())
+    monkeypatch.setattr("tasks.privacy.secure_sums.unmask", lambda total, *_: total)
+    copied = another(tmp_path, "copied")
+    _copy_secrets(store, copied, problem)
+    (plain,) = play(problem, copied)
+    assert torch.equal(flat(masked), flat(plain))
+
+
+def _copy_secrets(store, copied, setup):
+    for client in setup.silos.clients:
+        homes = [SumLedger(str(Path(each.folder).parent), client)._home for each in (store, copied)]
+        homes[1].mkdir(parents=True)
+        (homes[1] / "secret").write_bytes((homes[0] / "secret").read_bytes())
+
+
+@pytest.mark.parametrize("stack", [1, 2, 4])
+def test_bits_do_not_depend_on_who_shares_a_task(stack, problem, store, tmp_path):
+    first = play(problem, store, (1, 2))
+    copied = another(tmp_path, "copied")
+    _copy_secrets(store, copied, problem)
+    again = play(problem, copied, (1, 2), runner=PlainRunner(1), stack=stack)
+    # stacks of different sizes sum rows in other orders; the grid of integers is far above these last bits, if not equal
+    for a, b in zip(first, again, strict=True):
+        torch.testing.assert_close(flat(a), flat(b), rtol=0, atol=1e-4)
+    if stack == 1:
+        assert all(torch.equal(flat(a), flat(b)) for a, b in zip(first, again, strict=True))
+
+
+def test_the_noise_of_a_round_is_that_of_one_sum_and_not_of_each_silo(make_problem, tmp_path, monkeypatch):
+    """Over several rounds without rows, the server's step is noise alone; with one colluder of four there is 4/3 of it."""
+    wide = make_problem(CLIENTS, network=MLP(5, (300,), 3), optimiser=SGD(RATE), epochs=1, privacy=privacy())
+    monkeypatch.setattr(
+        "tasks.privacy.secure_sums.shares_of_rows", lambda _s, _t, rows: torch.zeros_like(rows.y, dtype=torch.float32)
+    )
+    (found,) = play(wide, another(tmp_path, "noise"))
+    step = flat(found).double() - flat(FedAvg().init(wide).tensors["weights"]).double()
+    noise = step / (RATE / (20.0 * 4))  # of the sum
+    deviation = 2.0 * 0.5 * math.sqrt(4 / 3)
+    assert float(noise.std()) == pytest.approx(deviation, rel=4 / math.sqrt(2 * len(noise)))
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"seal_shares": {"c3"}},
+        {"mask_gradients": {"c3"}},
+        {"reveal_shares": {"c3"}},
+        {"report_sum_keys": {"c0"}},
+        {"report_sum_keys": {"c0"}, "mask_gradients": {"c2"}},
+    ],
+)
+def test_silos_may_stop_after_each_step_while_enough_are_left(lost, make_problem, store, monkeypatch):
+    without_noise(monkeypatch)
+    clients = {**CLIENTS, "c4": 22}
+    setup = make_problem(
+        clients, network=MLP(5, (6,), 3), optimiser=SGD(RATE), epochs=1, privacy=privacy(least=3, colluders=0)
+    )
+    (found,) = play(setup, store, runner=LossyRunner(5, lost=lost))
+    gone = {client for step, away in lost.items() if step != "reveal_shares" for client in away}
+    left = [client for client in clients if client not in gone]
+    torch.testing.assert_close(flat(found).double(), flat(plain_mean(setup, left)), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", ["report_sum_keys", "seal_shares", "mask_gradients", "reveal_shares"])
+def test_a_round_that_loses_too_many_is_played_again_without_them(step, problem, store, monkeypatch):
+    without_noise(monkeypatch)
+    with pytest.raises(ClientsAwayError):
+        play(problem, store, runner=LossyRunner(4, lost={step: {"c3"}}))
+    fewer = replace(problem, silos=problem.silos.select(["c0", "c1", "c2"]))
+    (found,) = play(fewer, store)
+    torch.testing.assert_close(flat(found).double(), flat(plain_mean(problem, ["c0", "c1", "c2"])), rtol=0, atol=1e-5)
+
+
+def _ledgers(store):
+    return {path.name: path.read_bytes() for path in Path(store.folder).parent.glob(".ledgers/*/*.log")}
+
+
+def test_a_repeated_round_gets_the_same_bytes_and_costs_nothing(problem, store):
+    first, before = play(problem, store, (1, 2)), _ledgers(store)
+    again = play(problem, store, (1, 2))
+    assert all(torch.equal(flat(a), flat(b)) for a, b in zip(first, again, strict=True))
+    assert _ledgers(store) == before
+
+
+def test_a_sum_that_was_cut_is_made_again_with_other_noise_if_others_are_present(make_problem, store):
+    """Silos have answered for five, and are now asked for four: they refuse, and the sum gets another name."""
+    clients = {**CLIENTS, "c4": 22}
+    setup = make_problem(clients, network=MLP(5, (), 3), epochs=1, privacy=privacy(least=4, colluders=0))
+    first = play(setup, store)
+    runner = LossyRunner(5, lost={"seal_shares": {"c4"}})
+    second = play(setup, store, runner=runner)
+    assert not torch.equal(flat(first[0]), flat(second[0]))
+    masked = [options["session"].name for task, _, options in runner.calls if task.name == "mask_gradients"]
+    assert [name.split()[-1] for name in masked] == ["0"] + ["1"] * 4, "the first silo refused the sum of five"
+
+
+@dataclass(frozen=True)
+class Server(PlainRunner):
+    """A server that asks for more: it keeps what each step was called with."""
+
+    calls: dict = field(default_factory=dict)
+
+    def map_cohorts(self, task, calls):
+        self.calls[task.name] = calls
+        return super().map_cohorts(task, calls)
+
+
+@pytest.fixture
+def curious(problem, store):
+    """A server after an honest round, with what it could call again."""
+    server = Server(4)
+    play(problem, store, runner=server)
+    return server
+
+
+def _call(server, step, client="c0", **changed):
+    """Call a step again for one client, with other arguments."""
+    (call,) = [call for call in server.calls[step.name] if client in call[0][0].clients]
+    args, options = call
+    model = changed.pop("model", None)
+    return step.fn(*((args[0], model) if model is not None else args), **{**options, **changed})
+
+
+def test_a_second_question_in_a_session_is_refused(curious):
+    (args, _), *_ = curious.calls["mask_gradients"]
+    other = replace(args[1], shared={name: w + 1 for name, w in args[1].shared.items()})
+    with pytest.raises(RefusalError, match="second question or list of silos"):
+        _call(curious, mask_gradients, model=other)
+
+
+def test_shares_for_a_second_list_of_silos_are_refused(curious):
+    answered = curious.calls["reveal_shares"][0][1]["answered"]
+    session = curious.calls["reveal_shares"][0][1]["session"]
+    assert session.least == 4
+    with pytest.raises(RefusalError, match="expected 4 or more"):
+        _call(curious, reveal_shares, answered=answered[:3])
+
+
+def test_shares_for_a_second_list_that_is_long_enough_are_refused(make_problem, store):
+    setup = make_problem({**CLIENTS, "c4": 22}, network=MLP(5, (), 3), epochs=1, privacy=privacy(least=4, colluders=0))
+    server = Server(5)
+    play(setup, store, runner=server)
+    fewer = tuple(client for client in server.calls["reveal_shares"][0][1]["answered"] if client != "c4")
+    with pytest.raises(RefusalError, match="second question or list of silos"):
+        _call(server, reveal_shares, answered=fewer)
+
+
+def test_nothing_is_revealed_for_a_sum_that_the_silo_did_not_mask(curious):
+    _, options = curious.calls["seal_shares"][0]
+    session = replace(options["session"], name="another")
+    sealed = {
+        c: seal_shares.fn(call[0][0], **{**call[1], "session": session})
+        for call in curious.calls["seal_shares"]
+        for c in call[0][0].clients
+    }
+    keys = tuple(bytes(sealed[c][0].keys[0].tolist()).hex() for c in session.clients)
+    present = PresentSilos(session.clients, keys)
+    boxes = {"c0": torch.stack([sealed[c][0].shares[0, session.clients.index("c0")] for c in session.clients])}
+    with pytest.raises(RefusalError, match="that this silo masked nothing for"):
+        _call(curious, reveal_shares, session=session, present=present, shares=boxes)
+
+
+def test_another_key_of_a_silo_that_is_known_is_refused(curious):
+    _, options = curious.calls["seal_shares"][0]
+    session = options["session"]
+    keys = list(session.keys)
+    keys[session.clients.index("c2")] = session.key_of("c1")
+    with pytest.raises(RefusalError, match="got another key of client c2 than in its first sum"):
+        _call(curious, seal_shares, session=replace(session, keys=tuple(keys), name="another"))
+
+
+def test_an_owner_may_assume_more_colluders_than_params(problem, store):
+    owners_file(store, "colluders: 1 ", "colluders: 2 ")
+    with pytest.raises(RefusalError, match="colluders: got 1, expected 2 or more, as the owner has set in"):
+        play(problem, store)
+    more = replace(problem, training=replace(problem.training, privacy=privacy(colluders=2)))
+    play(more, store)
+
+
+def test_beyond_the_budget_nothing_leaves(problem, store):
+    owners_file(store, "budget: 8.0 ", "budget: 0.1 ")
+    with pytest.raises(RefusalError, match="got a query that costs epsilon"):
+        play(problem, store)
+
+
+def test_fine_tuning_and_fedprox_ask_what_fedavg_asks(problem, store):
+    play(problem, store, (1, 2))
+    before = _ledgers(store)
+    for page in (FineTune(), FedProx(proximal=0.1)):
+        play(problem, store, (1, 2), page=page)
+        assert _ledgers(store) == before
+    play(problem, store, (1,), page=FedOpt(server="sgd", rate=1.0))
+    assert _ledgers(store) == before
+
+
+def test_local_only_trains_as_without_sums(problem, store):
+    page = LocalOnly()
+    setup = replace(problem, stack=1)
+    make_store(Path(store.folder).parent)
+    context = RoundContext(1, setup, setup.silos.clients, (), PlainRunner(4), store)
+    play_method_round(page, page.init(setup), context)
+    assert not list(Path(store.folder).parent.glob(".ledgers/*/sums.log"))
+
+
+def test_a_method_that_sends_more_than_sums_is_refused(problem, store):
+    context = RoundContext(1, problem, problem.silos.clients, (), PlainRunner(4), store)
+    model = FedAvg().model(FedAvg().init(problem), problem)
+    with pytest.raises(MethodError, match="secure_sums: got true, expected false, since local_train of this method"):
+        context.train(local_train, model, each=True)
+
+
+def test_what_travels_is_counted_by_its_size(curious):
+    (message,) = _call(curious, mask_gradients)
+    assert isinstance(message, MaskedGradients)
+    assert message.bytes_up == 8 * message.numbers.numel()
+    (sealed,) = _call(curious, seal_shares)
+    assert sealed.bytes_up == 32 + 4 * 148 + 8
+
+
+def test_two_silos_need_all_of_each_others_noise(make_problem, store):
+    setup = make_problem({"c0": 24, "c1": 31}, network=MLP(5, (), 3), epochs=1, privacy=privacy())
+    play(setup, store)
+    with pytest.raises(UserError, match="which may collude"):
+        play(replace(setup, training=replace(setup.training, privacy=privacy(colluders=2))), store)
