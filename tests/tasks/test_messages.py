@@ -4,7 +4,7 @@ import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -44,6 +44,7 @@ from tasks.messages.round_messages import SummedMessage, Update, WeightedMessage
 from tasks.messages.score_messages import Scores
 from tasks.messages.statistics_messages import NoisyCounts, Refusal
 from tasks.personal_layers import common_batchnorm_statistics
+from tasks.privacy.secure_sums import SecureRound
 from tasks.regroup import prior_shift_fit, regroup, report_correctness, report_descriptor
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
@@ -375,7 +376,7 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
 class _Recorder(PlainRunner):
     """Keeps what each step returned."""
 
-    reported: dict[str, list[Any]] = field(default_factory=dict)
+    reported: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
 
     def map_cohorts(self, task, calls):
         answers = super().map_cohorts(task, calls)
