@@ -43,6 +43,7 @@ from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, num
 from tasks.messages.round_messages import SummedMessage, Update, WeightedMessage
 from tasks.messages.score_messages import Scores
 from tasks.messages.statistics_messages import NoisyCounts, Refusal
+from tasks.messages.sum_messages import SumMessage
 from tasks.personal_layers import common_batchnorm_statistics
 from tasks.privacy.secure_sums import SecureRound
 from tasks.regroup import prior_shift_fit, regroup, report_correctness, report_descriptor
@@ -69,7 +70,7 @@ def message_types() -> list[type]:
     own = {
         c: None for module in modules for c in vars(module).values() if isinstance(c, type) and issubclass(c, Message)
     }
-    return [kind for kind in own if kind not in {Message, SummedMessage, WeightedMessage}]
+    return [kind for kind in own if kind not in {Message, SummedMessage, SumMessage, WeightedMessage}]
 
 
 def steps(kind: type) -> dict[str, Any]:
