@@ -182,7 +182,7 @@ class SumMember:
         masked = numbers + _stream(_derive(self._seed, "self", self._bound(question)), count)
         for other, key in zip(present.clients, present.keys, strict=True):
             if other != self.client:
-                seed = pair_seed(self._key_bytes, key, self._bound(question))
+                seed = pair_seed(self._key, key, self._bound(question))
                 sign = 1 if self.session.clients.index(other) > own else -1
                 masked += sign * _stream(seed, count)
         return masked
@@ -212,6 +212,10 @@ class SumMember:
         return f"{self.session.digest} {question}"
 
     @cached_property
+    def _lasting(self) -> X25519PrivateKey:
+        return _lasting(self.secret)
+
+    @cached_property
     def _key_bytes(self) -> bytes:
         return self._derived("key")
 
@@ -228,7 +232,7 @@ class SumMember:
 
     def _pair(self, other: str, sender: str, receiver: str) -> bytes:
         """Return the key by which one of a pair of silos encrypts for the other."""
-        shared = _exchange(_lasting(self.secret), self.session.key_of(other), other)
+        shared = _exchange(self._lasting, self.session.key_of(other), other)
         return _derive(shared, "shares", self.session.digest, sender, receiver)
 
 
@@ -268,19 +272,19 @@ def unmask(
         if name in answered:
             opened -= _stream(_derive(secret, "self", bound), len(total))
             continue
-        if _public(X25519PrivateKey.from_private_bytes(secret)).hex() != key:
+        stopped = X25519PrivateKey.from_private_bytes(secret)
+        if _public(stopped).hex() != key:
             raise _unfit(name)
         for other, other_key in zip(present.clients, present.keys, strict=True):
             if other in answered:  # its mask with the silo that stopped has not cancelled
                 sign = 1 if session.clients.index(name) > session.clients.index(other) else -1
-                opened -= sign * _stream(pair_seed(secret, other_key, bound), len(total))
+                opened -= sign * _stream(pair_seed(stopped, other_key, bound), len(total))
     return opened
 
 
-def pair_seed(own: bytes, other: str, bound: str) -> bytes:
+def pair_seed(own: X25519PrivateKey, other: str, bound: str) -> bytes:
     """Return the seed of the mask of two silos, by the private key of one and the public key of the other."""
-    shared = _exchange(X25519PrivateKey.from_private_bytes(own), other, "of a pair")
-    return _derive(shared, "mask", bound)
+    return _derive(_exchange(own, other, "of a pair"), "mask", bound)
 
 
 def _lasting(secret: Secret) -> X25519PrivateKey:

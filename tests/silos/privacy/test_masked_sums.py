@@ -7,6 +7,7 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -192,7 +193,9 @@ def test_a_late_answer_is_not_readable():
     late = members["silo 3"].mask(np.full(3, 7, np.int64), QUESTION, present)
     key = join_shares({session.clients.index(name) + 1: shares[3] for name, shares in revealed.items()})
     for at, name in enumerate(answered):
-        seed = masked_sums.pair_seed(key, present.keys[at], f"{session.digest} {QUESTION}")
+        seed = masked_sums.pair_seed(
+            X25519PrivateKey.from_private_bytes(key), present.keys[at], f"{session.digest} {QUESTION}"
+        )
         late -= (1 if session.clients.index(name) > 3 else -1) * masked_sums._stream(seed, 3)
     assert (np.abs(late - 7) > 2**32).all()
     swapped = {name: [*shares[1:], shares[0]] for name, shares in revealed.items()}  # of seeds, where a key is due
@@ -269,6 +272,6 @@ def test_two_silos_together_with_the_server_read_no_third():
     seed = join_shares({at: revealed[f"silo {at - 1}"][3] for at in range(1, 6)})
     left = masked[target] - masked_sums._stream(masked_sums._derive(seed, "self", bound), 1)
     for name in ("silo 0", "silo 1"):
-        own = masked_sums.pair_seed(members[name]._key_bytes, members[target].public_key, bound)
+        own = masked_sums.pair_seed(members[name]._key, members[target].public_key, bound)
         left -= (1 if name > target else -1) * masked_sums._stream(own, 1)
     assert abs(int(left[0]) - int(numbers[target][0])) > 2**32
