@@ -2,7 +2,7 @@
 
 repeat: w <- w trained for E local epochs on the union of the rows;  with one client this is local_only
 
-With training.privacy it adds one noise to the sum over all rows, which is what secure sums of the silos would reach at best.
+With training.privacy it adds one noise to the sum over all rows, which is what secure sums of the silos reach at best.
 """
 
 from typing import ClassVar

@@ -67,7 +67,12 @@ def note_of_privacy(method: Method, setup: TrainingSetup, target: float | None, 
     """Say what guarantee a run has; nothing without training.privacy."""
     if setup.training.privacy is None or target is None:
         return []
-    sent = f"what silos send of their training rows has epsilon {target:g} at delta {delta:g} in each run"
+    guarantee = f"epsilon {target:g} at delta {delta:g} in each run"
+    secure = setup.training.privacy.secure
+    sent = f"what silos send of their training rows has {guarantee}"
+    if secure is not None and not method.pools_rows:
+        helpers = f"while at most {counted(secure.colluders, 'silo')} of a sum help it"
+        sent = f"what the server reads of training rows, sums over silos alone, has {guarantee}, {helpers}"
     kept = "trained without noise and stay at their silos, and their scores have no guarantee"
     if method.pays_as is None:
         sentence = f"all weights are {kept}"

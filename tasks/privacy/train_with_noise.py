@@ -37,7 +37,7 @@ def train_with_noise(
     """Train each client of a stack as `train_privately` does, and record answer and cost before the answer leaves.
 
     The rows of pooled silos are one client's: one noise on their clipped sum, divided by the total of their divisors. It is
-    what secure sums would reach at best.
+    what secure sums reach at best.
 
     Args:
         silos: The silos.

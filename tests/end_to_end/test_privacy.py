@@ -46,6 +46,24 @@ def test_all_runners_send_the_same_bytes_for_which_a_silo_pays_once(project, liv
     assert len(hashes) == 1
 
 
+def test_secure_sums_are_the_same_under_all_runners_and_in_a_comparison(partitioned, server, tmp_path_factory, living):
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("sums") / "project", server)
+    folder.type("partition", *SMALL)
+    secure = (*PRIVATE, "--set", "training.epochs=1", "--set", "training.privacy.secure_sums=true")
+    hashes = set()
+    for runner in ("threads", "processes", "dask"):
+        where = ("--set", f"runner.kind={runner}", "--set", "runner.workers=2")
+        code, out, err = folder.run(["run", "fedavg", *secure, *where, "--json"])
+        assert code == 0, err
+        hashes.add(json.loads(out)["weights_sha256"])
+        assert living(folder.path) == []
+    assert len(hashes) == 1
+    assert "sums over silos alone, has epsilon 4" in err
+    assert {silo["runs"] for silo in folder.type("data", "ledger", *SMALL, "--json").json["silos"]} == {1}
+    alone = folder.type("compare", "local_only", "fedavg", "finetune", *secure)
+    assert "failed" not in alone.out
+
+
 def test_a_comparison_says_its_cost_first_and_trains_nothing_beyond_a_budget(project):
     before = _spent(project)
     answer = project.type("compare", "local_only", "fedavg", "finetune", *PRIVATE, "--seeds", "0,1,2,3", code=2)
