@@ -1,5 +1,8 @@
 """What params say of model and clients is the network and the clients that methods are given."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +12,7 @@ from flows.project.project import Project
 from flows.training.training_setup import client_sampler, training_setup
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.mlp import MLP
+from models.training.engine import SecureSums
 from models.training.objectives import Focal
 from silos.errors import UserError
 
@@ -236,3 +240,43 @@ def test_networks_of_a_method_that_no_memory_holds_are_told_before_they_are_made
         UserError, match=rf"params\.yaml: method\.{method}.*: .* parameters, which needs .* that are free"
     ):
         method_of(project.params, method).init(training_setup(project, 0))
+
+
+PRIVATE = ("training.privacy={epsilon: 4}", "training.epochs=1")
+SECURE = ("training.privacy={epsilon: 4, secure_sums: true, least: 5, colluders: 2}", "training.epochs=1")
+
+
+def test_params_set_the_noise_and_the_sums_of_private_training(opened):
+    own, secure = (training_setup(opened(*each), 0).training.privacy for each in (PRIVATE, SECURE))
+    assert own.secure is None
+    assert secure == replace(own, secure=SecureSums(5, 2))
+    everyone = opened("training.privacy={epsilon: 4, secure_sums: true}", "training.epochs=1")
+    assert training_setup(everyone, 0).training.privacy.secure == SecureSums(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "training.epochs=2",
+            "training.epochs: got 2, expected 1 with training.privacy.secure_sums, since all silos take",
+        ),
+        (
+            "training.optimiser={kind: sgd, learning_rate: 1.0, state: kept}",
+            "training.optimiser.state: got kept, expected reset with training.privacy.secure_sums",
+        ),
+        ("aggregation={rule: median}", "aggregation.rule: got median, expected mean with training.privacy.secure_sums"),
+        ("aggregation={clip: 1.0}", "aggregation.clip: got 1.0, expected null with training.privacy.secure_sums"),
+    ],
+)
+def test_what_secure_sums_cannot_do_is_refused_with_the_way_out(override, said, opened):
+    with pytest.raises(UserError, match=re.escape(said)):
+        training_setup(opened(*SECURE, override), 0)
+    training_setup(opened(*PRIVATE, override), 0)
+
+
+@pytest.mark.parametrize("override", ["training.rows=balanced", "model.dropout=0.1"])
+def test_what_shows_rows_whatever_noise_is_added_is_refused(override, opened):
+    key = override.partition("=")[0]
+    with pytest.raises(UserError, match=rf"{re.escape(key)}: got .* or training.privacy.epsilon to null"):
+        training_setup(opened(*PRIVATE, override), 0)
