@@ -44,9 +44,9 @@ from flows.results.reports.comparison_report import newest_diagnosis
 from flows.results.reports.diagnosis_report import save_report
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
-from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import outcomes_of_run
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.fingerprint import unused_name
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import check_metric
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError, some

@@ -58,9 +58,7 @@ from flows.results.reports.open_faults import open_faults
 from flows.results.run_history.comparison_cost import costs_of, read_cost_curves, table_on_data
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
-from flows.training import fingerprint
 from flows.training.constant_baseline import against_baseline, scored_baseline
-from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import (
     MeasuredPair,
     check_over,
@@ -71,8 +69,10 @@ from flows.training.paired_runs import (
     withhold_winners,
 )
 from flows.training.run_context import check_allowed
-from flows.training.run_folder import RunFolder, run_name
 from flows.training.run_notes import merge_notes
+from flows.training.run_records import fingerprint
+from flows.training.run_records.fingerprint import unused_name
+from flows.training.run_records.run_folder import RunFolder, run_name
 from flows.training.training_setup import training_setup
 from models.metrics.client_metrics import metric_record
 from models.metrics.task_metrics import metric_value

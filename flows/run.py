@@ -14,10 +14,10 @@ from flows.orchestration.flow_decorator import MethodName, Seed, Text, from_over
 from flows.project.project import Project
 from flows.project.run_sets import begun_before, new_experiment, newest_experiment
 from flows.training.callbacks.callback import user_callbacks
-from flows.training.fingerprint import fingerprint_of
 from flows.training.privacy_budget import check_budgets
 from flows.training.run_context import open_run
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.fingerprint import fingerprint_of
+from flows.training.run_records.run_folder import RunFolder, run_name
 from flows.training.trainer import Trainer, default_callbacks
 from flows.training.training_setup import training_setup
 from silos.errors import DivergedError, MethodError, UserError

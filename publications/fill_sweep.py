@@ -22,9 +22,9 @@ from flows.experiments.comparison.run_trials import ensemble
 from flows.methods.method_settings import method_of
 from flows.project.run_sets import scratch_dir
 from flows.run import probe, run
-from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.mlflow_run_metadata import git_commit
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import device_of
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import CellDifferenceRecord, cell_difference_record

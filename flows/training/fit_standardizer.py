@@ -10,8 +10,8 @@ from flows.core.config.params_schema import Params
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
 from flows.project.run_sets import is_of_other_partition
-from flows.training.run_folder import RunFolder
 from flows.training.run_notes import note_of_earlier
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import own_columns, training_setup
 from models.client_model import Model
 from silos.client_store import ClientStore

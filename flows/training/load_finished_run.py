@@ -17,7 +17,7 @@ from flows.project.project import Project
 from flows.project.run_sets import is_of_other_partition
 from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import scaling_of
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import training_setup
 from models.client_model import Model
 from models.prng import server_stream

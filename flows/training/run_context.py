@@ -15,7 +15,7 @@ from flows.project.project import Project
 from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import FittedStandardization, fit_or_load
 from flows.training.privacy_budget import note_of_privacy
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import client_sampler, training_setup
 from models.server_state import ServerState
 from silos.client_store import ClientStore

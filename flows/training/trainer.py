@@ -29,8 +29,8 @@ from flows.training.callbacks.score_and_save import (
     RoundSaver,
     StandardizerTraffic,
 )
-from flows.training.round_record import empty_record
 from flows.training.run_context import RunContext
+from flows.training.run_records.round_record import empty_record
 from models.server_state import ServerState
 from silos.errors import ClientsAwayError
 from tasks.client_optimizer_state import client_optimizer_states

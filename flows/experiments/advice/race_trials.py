@@ -20,7 +20,7 @@ from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
 from flows.experiments.comparison.tuner import validation_score
 from flows.project.project import Project
 from flows.training.paired_runs import compare_pairs
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.run_folder import RunFolder, run_name
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
 from tasks.paired_outcomes import Outcomes

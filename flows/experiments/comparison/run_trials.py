@@ -23,7 +23,7 @@ from flows.project.project import Project
 from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import scaling_of
 from flows.training.privacy_budget import check_budgets
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.run_folder import RunFolder, run_name
 from flows.training.training_setup import training_setup
 from models.client_model import Model
 from silos.data_params import Column, DataParams, assignment_at

@@ -12,9 +12,9 @@ from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.results.registry.model_finder import model_name
 from flows.training.load_finished_run import check_same_data, score_on_present_rows
-from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, outcomes_of_run, smallest_that_matters
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.mlflow_run_metadata import git_commit
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import metric_value

@@ -7,7 +7,7 @@ from flows.core.config.load_config import param_differences
 from flows.project.project import Project
 from flows.results.run_history.list_runs import load_result
 from flows.training.paired_runs import compare_pairs, smallest_that_matters
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.client_metrics import metric_record, recorded_metric
 from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TaskMetrics, metric_value

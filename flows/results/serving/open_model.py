@@ -10,8 +10,8 @@ from flows.project.project import Project
 from flows.results.registry.model_finder import ModelFinder
 from flows.training.evaluation import other_metrics
 from flows.training.load_finished_run import check_same_data, find_run, finished_run, score_on_present_rows
-from flows.training.mlflow_run_metadata import model_spec
-from flows.training.round_record import metrics_of
+from flows.training.run_records.mlflow_run_metadata import model_spec
+from flows.training.run_records.round_record import metrics_of
 from models.client_model import Model
 from models.metrics.client_metrics import metric_record
 from models.model_card import ModelCard

@@ -15,9 +15,9 @@ from typing import NamedTuple, Self
 from flows.core.console import progress
 from flows.training.absent_places import named
 from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
-from flows.training.round_record import is_scored, round_record, with_scores
 from flows.training.run_context import RunContext
-from flows.training.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
+from flows.training.run_records.round_record import is_scored, round_record, with_scores
+from flows.training.run_records.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
 from models.server_state import ServerState
 from silos.errors import ClientsAwayError
 from tasks.execution.process_memory import collect_garbage, resident_bytes

@@ -13,7 +13,7 @@ from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
 from flows.project.run_sets import experiment
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.client_model import Model, first_client
 from models.model_card import ModelCard
 from models.networks.exported_network import ExportedNetwork
