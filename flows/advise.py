@@ -39,6 +39,7 @@ from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
 from flows.methods.client_sampler import validation_rows
 from flows.orchestration.flow_decorator import IncompleteError, MethodNames, Text, from_overrides, project_flow
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from flows.project.run_sets import begun_before, experiment, new_experiment, newest_experiment
 from flows.results.reports.comparison_report import newest_diagnosis
 from flows.results.reports.diagnosis_report import save_report
@@ -174,7 +175,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     flow_run = prefect_artifacts.name_flow_run(f"advise on {project.params.data.name}, {name}")
     began = time.perf_counter()
     seed = project.params.comparison.seeds[0]
-    with project.workers() as workers, TrialProcesses(project, name, run_trial) as processes:
+    with project_workers(project) as workers, TrialProcesses(project, name, run_trial) as processes:
         trials = RaceTrials(project, processes, seed, budget)
         # before the diagnosis, so that minutes that cannot suffice are refused after a few rounds
         if not (folder / RACE).is_file():

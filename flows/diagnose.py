@@ -30,6 +30,7 @@ from flows.diagnosis.query_clients import (
 from flows.diagnosis.text.findings_page import refusal_sentences, report_text, version_report_text
 from flows.orchestration.flow_decorator import Text, from_overrides, project_flow
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from flows.results.reports.diagnosis_report import save_report
 from models.diagnosis.client_summaries.model_predictions import Design
 from models.diagnosis.client_summaries.query import Query
@@ -142,7 +143,7 @@ def diagnose(against: Text = "", project: Project = from_overrides()) -> Diagnos
             version.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    with project.data.working("diagnose"), project.workers() as workers:
+    with project.data.working("diagnose"), project_workers(project) as workers:
         runner = PrefectRunner(workers)
         if against:
             return save_report(project, *compare_with_version(project, runner, against))

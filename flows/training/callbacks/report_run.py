@@ -90,10 +90,9 @@ class FinalEvaluation(Callback):
 
 def _reported(run: RunContext) -> Checkpoint:
     """Return the state that the run reports: that of the last round, or of the best one."""
-    last = Checkpoint(run.state, run.number, {})
     if run.project.params.evaluation.report != "best":
-        return last
-    return run.folder.require_best(run.number, run.scorer.quantity) or last
+        return run.last
+    return run.folder.require_best(run.number, run.scorer.quantity) or run.last
 
 
 class ValidationOutcomes(Callback):

@@ -179,8 +179,9 @@ def test_runs_without_silos_cost_time_too(tmp_path):
 
 
 def project_of(silos, task="classification") -> Any:
-    quantity = TASK_METRICS[task]
-    return SimpleNamespace(scored=SimpleNamespace(federated=lambda: silos), quantity=quantity, runner=PlainRunner())
+    params = SimpleNamespace(runner=SimpleNamespace(kind="threads"))
+    scored = SimpleNamespace(federated=lambda: silos)
+    return SimpleNamespace(scored=scored, quantity=TASK_METRICS[task], params=params)
 
 
 def outcomes(folder, right, silos=SILOS, rows=ROWS):
