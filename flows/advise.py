@@ -189,15 +189,9 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         losers = _losers(trials, best)
         proof_began = time.perf_counter()
         runs = _run_proof(trials, race, choice.method, best, losers)
-    plan, results = runs.plan, runs.results
-    comparison = conclude(project, name, plan, [(runs.projects, results)], runs.failed, [], flow_run, raced=True)
-    # only seeds that every method finished, since differences are paired by seed
-    whole = [s for s in plan.seeds if all((m, s) in results for m in plan.methods)]
-    of_method = {m: [results[m, s] for s in whole] for m in plan.methods}
-    outcomes = {m: [outcomes_of_run(project, project.root / r["folder"]) for r in of_method[m]] for m in plan.methods}
-    comparable = runs.without if runs.is_measured and whole == plan.seeds else []
-    smaller = [outcomes_of_run(project, project.root / result["folder"]) for result in comparable]
-    proof = measure(project, choice.method, outcomes, losers, smaller) if whole else Proof({})
+    plan = runs.plan
+    comparison = conclude(project, name, plan, [(runs.projects, runs.results)], runs.failed, [], flow_run, raced=True)
+    of_method, proof = _measure_proof(project, choice.method, runs, losers)
     settings = {m: best[m].settings for m in plan.methods}
     advice: Advice = {
         "experiment": name,
@@ -216,7 +210,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
             proof,
             comparison,
             project.params.clients.leave,
-            {method: _cost(runs.projects[method], of_method[method]) for method in plan.methods if whole},
+            {method: _cost(runs.projects[method], of_method[method]) for method in plan.methods if of_method[method]},
         ),
         "comparison": comparison,
     }
@@ -289,6 +283,20 @@ def _run_proof(
     results, outcomes_apart = run_all(processes, plan, projects, {}, 0, failed, apart)
     without = [outcome for outcome in outcomes_apart if not isinstance(outcome, str)]
     return _ProofRuns(plan, projects, results, failed, apart, without)
+
+
+def _measure_proof(
+    project: Project, choice: str, runs: _ProofRuns, losers: Sequence[str]
+) -> tuple[dict[str, list[RunResult]], Proof]:
+    """Return the results of each method on the seeds that all finished, and what they prove."""
+    plan, results = runs.plan, runs.results
+    # only seeds that every method finished, since differences are paired by seed
+    whole = [s for s in plan.seeds if all((m, s) in results for m in plan.methods)]
+    of_method = {m: [results[m, s] for s in whole] for m in plan.methods}
+    outcomes = {m: [outcomes_of_run(project, project.root / r["folder"]) for r in of_method[m]] for m in plan.methods}
+    comparable = runs.without if runs.is_measured and whole == plan.seeds else []
+    smaller = [outcomes_of_run(project, project.root / result["folder"]) for result in comparable]
+    return of_method, measure(project, choice, outcomes, losers, smaller) if whole else Proof({})
 
 
 def _not_measured(losers: Sequence[str], is_tried: bool) -> str:

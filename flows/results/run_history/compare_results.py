@@ -41,6 +41,7 @@ def compare_results(project: Project, first: str, second: str) -> TwoComparisons
             f"results: got {names[0]}, by {metric.name}, and {names[1]}, by {other.name}, expected one metric "
             "(evaluation.metric). Compare two of the same metric."
         )
+    # before outcomes are read: rows are paired only between equal partitions
     _require_same_partitions(sides)
     rows = [{str(row["method"]): row for row in side["table"]} for side in sides]
     methods = [method for method in rows[0] if method in rows[1]]
