@@ -14,7 +14,7 @@ import yaml
 from benchmarks.run_benchmark import PAUSE, command, scratch
 from flows.partition import make
 from flows.project.project import Project
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from tasks.cluster_clients import overlap
 from tasks.messages.round_messages import CorrectnessBits
 

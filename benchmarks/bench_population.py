@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from benchmarks.run_benchmark import PAUSE, child, command, scratch
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 CALLED = 100

@@ -31,7 +31,7 @@ from flows.methods.base import start_method
 from flows.methods.method_settings import method_of
 from flows.partition import make
 from flows.project.project import Project
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import training_setup
 from models.client_model import first_client
 from models.metrics.flops import network_cost

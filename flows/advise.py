@@ -39,14 +39,15 @@ from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
 from flows.methods.client_sampler import validation_rows
 from flows.orchestration.flow_decorator import IncompleteError, MethodNames, Text, from_overrides, project_flow
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from flows.project.run_sets import begun_before, experiment, new_experiment, newest_experiment
 from flows.results.reports.comparison_report import newest_diagnosis
 from flows.results.reports.diagnosis_report import save_report
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
-from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import outcomes_of_run
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.fingerprint import unused_name
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import check_metric
 from models.metrics.client_metrics import metric_record
 from silos.errors import UserError, some
@@ -174,7 +175,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
     flow_run = prefect_artifacts.name_flow_run(f"advise on {project.params.data.name}, {name}")
     began = time.perf_counter()
     seed = project.params.comparison.seeds[0]
-    with project.workers() as workers, TrialProcesses(project, name, run_trial) as processes:
+    with project_workers(project) as workers, TrialProcesses(project, name, run_trial) as processes:
         trials = RaceTrials(project, processes, seed, budget)
         # before the diagnosis, so that minutes that cannot suffice are refused after a few rounds
         if not (folder / RACE).is_file():
@@ -188,15 +189,9 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
         losers = _losers(trials, best)
         proof_began = time.perf_counter()
         runs = _run_proof(trials, race, choice.method, best, losers)
-    plan, results = runs.plan, runs.results
-    comparison = conclude(project, name, plan, [(runs.projects, results)], runs.failed, [], flow_run, raced=True)
-    # only seeds that every method finished, since differences are paired by seed
-    whole = [s for s in plan.seeds if all((m, s) in results for m in plan.methods)]
-    of_method = {m: [results[m, s] for s in whole] for m in plan.methods}
-    outcomes = {m: [outcomes_of_run(project, project.root / r["folder"]) for r in of_method[m]] for m in plan.methods}
-    comparable = runs.without if runs.is_measured and whole == plan.seeds else []
-    smaller = [outcomes_of_run(project, project.root / result["folder"]) for result in comparable]
-    proof = measure(project, choice.method, outcomes, losers, smaller) if whole else Proof({})
+    plan = runs.plan
+    comparison = conclude(project, name, plan, [(runs.projects, runs.results)], runs.failed, [], flow_run, raced=True)
+    of_method, proof = _measure_proof(project, choice.method, runs, losers)
     settings = {m: best[m].settings for m in plan.methods}
     advice: Advice = {
         "experiment": name,
@@ -215,7 +210,7 @@ def _advise(project: Project, name: str, budget: float, methods: Sequence[str]) 
             proof,
             comparison,
             project.params.clients.leave,
-            {method: _cost(runs.projects[method], of_method[method]) for method in plan.methods if whole},
+            {method: _cost(runs.projects[method], of_method[method]) for method in plan.methods if of_method[method]},
         ),
         "comparison": comparison,
     }
@@ -288,6 +283,20 @@ def _run_proof(
     results, outcomes_apart = run_all(processes, plan, projects, {}, 0, failed, apart)
     without = [outcome for outcome in outcomes_apart if not isinstance(outcome, str)]
     return _ProofRuns(plan, projects, results, failed, apart, without)
+
+
+def _measure_proof(
+    project: Project, choice: str, runs: _ProofRuns, losers: Sequence[str]
+) -> tuple[dict[str, list[RunResult]], Proof]:
+    """Return the results of each method on the seeds that all finished, and what they prove."""
+    plan, results = runs.plan, runs.results
+    # only seeds that every method finished, since differences are paired by seed
+    whole = [s for s in plan.seeds if all((m, s) in results for m in plan.methods)]
+    of_method = {m: [results[m, s] for s in whole] for m in plan.methods}
+    outcomes = {m: [outcomes_of_run(project, project.root / r["folder"]) for r in of_method[m]] for m in plan.methods}
+    comparable = runs.without if runs.is_measured and whole == plan.seeds else []
+    smaller = [outcomes_of_run(project, project.root / result["folder"]) for result in comparable]
+    return of_method, measure(project, choice, outcomes, losers, smaller) if whole else Proof({})
 
 
 def _not_measured(losers: Sequence[str], is_tried: bool) -> str:

@@ -50,6 +50,7 @@ from flows.orchestration.flow_decorator import (
     project_flow,
 )
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from flows.project.run_sets import UNNAMED, begun_before, experiment, new_experiment, newest_experiment
 from flows.results.registry.register_candidates import register_candidates
 from flows.results.reports.comparison_report import write_comparison_report
@@ -58,9 +59,7 @@ from flows.results.reports.open_faults import open_faults
 from flows.results.run_history.comparison_cost import costs_of, read_cost_curves, table_on_data
 from flows.results.run_history.list_runs import find_runs
 from flows.run import run_trial
-from flows.training import fingerprint
 from flows.training.constant_baseline import against_baseline, scored_baseline
-from flows.training.fingerprint import unused_name
 from flows.training.paired_runs import (
     MeasuredPair,
     check_over,
@@ -71,8 +70,10 @@ from flows.training.paired_runs import (
     withhold_winners,
 )
 from flows.training.run_context import check_allowed
-from flows.training.run_folder import RunFolder, run_name
 from flows.training.run_notes import merge_notes
+from flows.training.run_records import fingerprint
+from flows.training.run_records.fingerprint import unused_name
+from flows.training.run_records.run_folder import RunFolder, run_name
 from flows.training.training_setup import training_setup
 from models.metrics.client_metrics import metric_record
 from models.metrics.task_metrics import metric_value
@@ -210,7 +211,7 @@ def _run_comparison(project: Project, name: str, plan: Plan) -> ComparisonResult
     suffix = name.rpartition("-")[2] if UNNAMED.fullmatch(name) else name
     flow_run = prefect_artifacts.name_flow_run(f"compare {title}, {suffix}")
     prefect_artifacts.log_artifact(f"runs/{name}, in MLflow the run {name}")
-    with project.workers(), TrialProcesses(project, name, run_trial) as processes:
+    with project_workers(project), TrialProcesses(project, name, run_trial) as processes:
         partitions = draw_partitions(project, plan.partitions)
         check_comparison_budgets(project, name, plan)
         chosen, first = tuned_methods(project, processes, plan) if plan.tune else ({}, {})
@@ -251,7 +252,7 @@ def conclude(
         flow_run: The name of Prefect's flow run.
         raced: Whether a race chose the settings, so that tuning them is no further advice.
     """
-    with project.workers():
+    with project_workers(project):
         _deliver_late(project, name, drawn)
         conclusions = _conclusions(project, plan, drawn, tuned=raced or bool(plan.tune))
     # curves and candidates are those of data/: a run on another partition may have trained on test rows of data/
@@ -428,7 +429,7 @@ def _measure(plan: Plan, method: str, drawn: Sequence[Drawn]) -> MeasuredPair | 
         )
         project = projects[plan.reference]
         called = f"{method} against {plan.reference}" + (f", partition {index + 1}" if index else "")
-        with project.workers() as workers:
+        with project_workers(project) as workers:
             runner = PrefectRunner(workers, called, waits=True)
             partitions.append(strata_of_pairs(runner, project.scored.federated(), first, second, project.quantity))
     return MeasuredPair(*pair, seeds, partitions) if partitions and all(partitions) else None

@@ -6,6 +6,7 @@ It also compares each silo with itself in an earlier version of data/, which is 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from flows.diagnosis.query_clients import (
 from flows.diagnosis.text.findings_page import refusal_sentences, report_text, version_report_text
 from flows.orchestration.flow_decorator import Text, from_overrides, project_flow
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from flows.results.reports.diagnosis_report import save_report
 from models.diagnosis.client_summaries.model_predictions import Design
 from models.diagnosis.client_summaries.query import Query
@@ -40,6 +42,7 @@ from silos.cohort import Silos
 from silos.errors import UserError, shown
 from silos.privacy.owner_file import check_named_silos, least_rows_of, policy_of_run
 from tasks.diagnosis.compare_feature_pairs import (
+    FeaturePairs,
     pair_question,
     refine_by_feature_pairs,
     report_feature_pairs,
@@ -142,7 +145,7 @@ def diagnose(against: Text = "", project: Project = from_overrides()) -> Diagnos
             version.
         overrides: Values that replace those of params.yaml, each as section.key=value, for example training.rounds=20.
     """
-    with project.data.working("diagnose"), project.workers() as workers:
+    with project.data.working("diagnose"), project_workers(project) as workers:
         runner = PrefectRunner(workers)
         if against:
             return save_report(project, *compare_with_version(project, runner, against))
@@ -165,6 +168,35 @@ def _noise(params: DiagnoseParams) -> NoiseRecord | None:
     return {"epsilon": noise.epsilon, "delta": noise.delta, "budget": noise.budget}
 
 
+class _ByFeaturePairs(NamedTuple):
+    """The comparison, and what silos have reported of pairs of features and, in a regression, of their targets."""
+
+    comparison: Comparison
+    first_responses: list[Responses]
+    pairs: FeaturePairs | None = None
+    targets: Mapping[str, np.ndarray] | None = None
+    messages: Sequence[FeatureCorrelations] = ()
+
+
+def _query_feature_pairs(
+    runner: Runner, project: Project, query: Query, responses: Responses, found: _ByFeaturePairs
+) -> _ByFeaturePairs:
+    """Query the silos for pairs of features, and in a regression for moments of targets if these were not agreed on."""
+    params, silos, private = project.params.diagnose, project.silos.federated(), project.ledgers
+    question = pair_question(found.comparison, responses.messages, query)
+    received, _ = collect_answers(runner, report_feature_pairs, silos, private=private, question=question)
+    messages = [m for m in received if isinstance(m, FeatureCorrelations)]
+    first, first_responses, targets = first_query(silos, params), found.first_responses, None
+    if first and first.targets:
+        with suppress(UserError):  # all silos refuse: targets are compared in their groups only
+            first_responses = first_responses or [query_clients(runner, silos, private, first, params)]
+            targets = target_moments(first_responses[0].messages, first)
+    resolve = not params.second_look  # which decides by models of rows
+    parts = (found.comparison, responses.messages, messages, question, targets, resolve)
+    comparison, pairs = runner.run_on_server(refine_by_feature_pairs, *parts)
+    return _ByFeaturePairs(comparison, first_responses, pairs, targets, messages)
+
+
 def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, SiloReport]:
     """Run the diagnosis as a function: return the comparison, and the report with its sentences."""
     params, silos = project.params.diagnose, project.silos.federated()
@@ -180,28 +212,14 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, SiloRep
     comparison: Comparison = runner.run_on_server(
         compare_silos, responses.messages, query, params.verdict, readings, log
     )
-    feature_pairs, targets, pair_messages = None, None, list[FeatureCorrelations]()
+    by_pairs = _ByFeaturePairs(comparison, first_responses)
     if compares_feature_pairs(query, params, silos):
-        question = pair_question(comparison, responses.messages, query)
-        received, _ = collect_answers(runner, report_feature_pairs, silos, private=private, question=question)
-        pair_messages = [m for m in received if isinstance(m, FeatureCorrelations)]
-        first = first_query(silos, params)
-        if first and first.targets:
-            with suppress(UserError):  # all silos refuse: targets are compared in their groups only
-                first_responses = first_responses or [query_clients(runner, silos, private, first, params)]
-                targets = target_moments(first_responses[0].messages, first)
-        comparison, feature_pairs = runner.run_on_server(
-            refine_by_feature_pairs,
-            comparison,
-            responses.messages,
-            pair_messages,
-            question,
-            targets,
-            not params.second_look,  # which decides by models of rows
-        )
+        by_pairs = _query_feature_pairs(runner, project, query, responses, by_pairs)
+        comparison = by_pairs.comparison
     second_look = None
     if params.second_look:
         comparison, second_look = refine(runner, silos, private, query, responses, comparison)
+    # after pairs of features and models have explained what they can: a silo is odd by the differences that are left
     odd = runner.run_on_server(
         compare_odd_silos,
         comparison,
@@ -209,7 +227,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, SiloRep
         query,
         params.verdict,
         readings,
-        feature_pairs,
+        by_pairs.pairs,
         not params.second_look,
         log,
     )
@@ -221,7 +239,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, SiloRep
             "noise": _noise(params),
             "label": label_column(silos),
             "least_rows": [min(least.values()), max(least.values())],
-            **report(comparison, query, project.silos.manifest.classes, feature_pairs, targets, odd),
+            **report(comparison, query, project.silos.manifest.classes, by_pairs.pairs, by_pairs.targets, odd),
             "data_faults": data_faults(
                 comparison, query, summaries, dependent["persons"], dependent["unit"] is not None
             ),
@@ -229,7 +247,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, SiloRep
                 comparison,
                 query,
                 summaries,
-                feature_pairs,
+                by_pairs.pairs,
                 least,
                 dependent["unit"] is not None,
                 second_look is not None,
@@ -237,7 +255,7 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, SiloRep
             ),
             **dependent,
             "refused": dict(responses.refusals),
-            "bytes": bytes_reported([*first_responses, responses], second_look, pair_messages),
+            "bytes": bytes_reported([*by_pairs.first_responses, responses], second_look, by_pairs.messages),
             "second_look": second_look,
             "data_version": silos.version,
         }
@@ -245,12 +263,23 @@ def run_diagnosis(project: Project, runner: Runner) -> tuple[Comparison, SiloRep
     return comparison, {**report_, "sentences": [*report_["sentences"], *refusal_sentences(responses.refusals)]}
 
 
+def _shared_silos(now: Silos, then: Silos, revision: str, data: str) -> list[str]:
+    """Return the silos that data/ has now and had in the revision; UserError if there are none."""
+    shared = [client for client in now.clients if client in {*then.clients}]
+    if not shared:
+        raise UserError(
+            f"--against: got {shown(revision)}, which has no silo of data/{data}, expected a version that has one. "
+            "`siloflow data diff` lists the silos of both versions."
+        )
+    return shared
+
+
 def compare_with_version(project: Project, runner: Runner, revision: str) -> tuple[VersionComparison, VersionReport]:
     """Compare each silo with itself in a version: return the comparison, and the report with its sentences.
 
     UserError as in `load_version`, and if no silo existed in the version.
     """
-    params, data = project.params.diagnose, project.params.data.name
+    params = project.params.diagnose
     if params.second_look:
         raise UserError(
             "params.yaml: diagnose.second_look: got true, expected false with --against, which compares each silo with "
@@ -260,12 +289,7 @@ def compare_with_version(project: Project, runner: Runner, revision: str) -> tup
     with load_version(project, revision) as before:
         check_named_silos(Path(private.folder), project.silos.manifest.names)
         now, then = project.silos.federated(), before.federated()
-        shared = [client for client in now.clients if client in {*then.clients}]
-        if not shared:
-            raise UserError(
-                f"--against: got {shown(revision)}, which has no silo of data/{data}, expected a version that has one. "
-                "`siloflow data diff` lists the silos of both versions."
-            )
+        shared = _shared_silos(now, then, revision, project.params.data.name)
         versions = [silos.select(shared) for silos in (then, now)]
         query, first_answers = agree_on_query(  # equal for both versions, so that their bins agree
             now,

@@ -12,12 +12,13 @@ from flows.methods.base import Method
 from flows.methods.method_settings import method_of
 from flows.orchestration.flow_decorator import MethodName, Seed, Text, from_overrides, project_flow
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from flows.project.run_sets import begun_before, new_experiment, newest_experiment
 from flows.training.callbacks.callback import user_callbacks
-from flows.training.fingerprint import fingerprint_of
 from flows.training.privacy_budget import check_budgets
 from flows.training.run_context import open_run
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.fingerprint import fingerprint_of
+from flows.training.run_records.run_folder import RunFolder, run_name
 from flows.training.trainer import Trainer, default_callbacks
 from flows.training.training_setup import training_setup
 from silos.errors import DivergedError, MethodError, UserError
@@ -97,7 +98,7 @@ def _run_in_folder(
     A run that may pause also lets clients store the outcomes of their validation rows, at the pause and at the end.
     """
     lock = project.data.working(f"{folder.path.parent.name}/{folder.name}")
-    with lock, exclusive_lock(folder.path), project.workers() as workers:
+    with lock, exclusive_lock(folder.path), project_workers(project) as workers:
         began, setup = time.perf_counter(), training_setup(project, seed)
         fingerprint, noted = fingerprint_of(project, setup, method, method_name), Noted(plugins=project.params.plugins)
         identity = folder.identify(fingerprint, resume, project.data.same_rows, noted)

@@ -89,6 +89,7 @@ def _serve(connection: Connection, sender: _Sender) -> None:
     from prefect.context import hydrated_context
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+    from flows.project.project_workers import project_workers
     from flows.run import run_trial
     from tasks.execution import task_runner
 
@@ -99,7 +100,7 @@ def _serve(connection: Connection, sender: _Sender) -> None:
         hydrated_context(pickle.loads(setup.context)),
         temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
         project.data.working(setup.experiment),
-        project.workers(),
+        project_workers(project),
     ):
         sender.send("ready")
         while True:

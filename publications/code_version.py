@@ -27,7 +27,7 @@ _OF_TRAINING = (
     "tasks.client_optimizer_state",
     "flows.training.paired_runs",
     "flows.training.fit_standardizer",
-    "flows.training.round_record",
+    "flows.training.run_records.round_record",
     "flows.methods",
     "models",
     "silos.cohort",

@@ -20,11 +20,12 @@ from benchmarks.bench_results import processor_name
 from flows.core.console import progress
 from flows.experiments.comparison.run_trials import ensemble
 from flows.methods.method_settings import method_of
+from flows.project.project_workers import project_workers
 from flows.project.run_sets import scratch_dir
 from flows.run import probe, run
-from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, count_correct_by_class, outcomes_of_run
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.mlflow_run_metadata import git_commit
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import device_of
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import CellDifferenceRecord, cell_difference_record
@@ -204,7 +205,7 @@ def _compare_rows(sweep: Sweep, pair: Pair) -> CellDifferenceRecord | None:
     unknown = [name for name in classes or () if name not in silos.manifest.classes]
     if unknown:
         raise UserError(f"{first} − {second}: the data have no class {unknown[0]!r}.")
-    with project.workers() as workers:
+    with project_workers(project) as workers:
         runner = PrefectRunner(workers, f"{first} against {second}")
         difference = compare_pairs(runner, silos, _outcomes(sweep, first), _outcomes(sweep, second), quantity, classes)
     return None if difference is None else cell_difference_record(first, second, difference, quantity, classes)
@@ -227,7 +228,7 @@ def _join_seeds(sweep: Sweep, cell: str) -> dict[str, float] | None:
 def _count_by_class(sweep: Sweep, cell: str, seed: int, choice: str | None) -> dict[str, list[int]]:
     """Count [right, rows] by class over all clients of one run."""
     project = sweep.project(cell, seed, choice)
-    with project.workers() as workers:
+    with project_workers(project) as workers:
         run = outcomes_of_run(project, sweep.folder(cell, seed, choice).path)
         return count_correct_by_class(PrefectRunner(workers, f"{cell}, seed {seed}"), project.scored.federated(), run)
 

@@ -12,6 +12,7 @@ from pydantic import WithJsonSchema
 from flows.orchestration.flow_decorator import Seeds, from_overrides, one_of, project_flow
 from flows.orchestration.open_project import is_from_outside
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from publications.compare_with_published import table_of_records
 from publications.fill_sweep import estimate as seconds_of
 from publications.fill_sweep import fill, run_again
@@ -52,7 +53,7 @@ def reproduce(
     sweep = Sweep(paper, table, scale, seeds, project.overrides, project)
     sweep.check_settings()
     if estimate or again or not sweep.finished:
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project.workers():
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), project_workers(project):
             if estimate:
                 return seconds_of(sweep)
             if again:

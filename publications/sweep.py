@@ -30,7 +30,7 @@ from silos.sources.synthetic import coefficients
 
 if TYPE_CHECKING:
     from flows.project.project import Project
-    from flows.training.run_folder import RunFolder
+    from flows.training.run_records.run_folder import RunFolder
 
 
 def floor_of(data: DataParams, statistic: str) -> float:
@@ -358,7 +358,7 @@ class Sweep:
 
     def folder(self, cell: str, seed: int, choice: str | None) -> "RunFolder":
         """Return the folder of a run."""
-        from flows.training.run_folder import RunFolder, run_name
+        from flows.training.run_records.run_folder import RunFolder, run_name
 
         name = run_name(self.page.method_of(cell), seed, self.place(cell, choice))
         return RunFolder(self.root / "runs" / self.experiment_of(cell) / name)

@@ -69,6 +69,7 @@ class ClientStore:
             self._refuse_kind(section, found, [kind])
             write_bytes(Path(self.folder) / _KINDS / section, kind.encode())
         data = save({name: np.ascontiguousarray(tensor) for name, tensor in sorted(tensors.items())})
+        # named by its hash, so that a step that is run again writes the same file
         digest = self._digest(data, secret_of_run(Path(self.folder)))
         path = self._path(section, digest)
         if not _has_content(path, data):

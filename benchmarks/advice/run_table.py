@@ -22,10 +22,10 @@ from flows.experiments.comparison.tuner import Score
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.project.run_sets import scratch_dir
-from flows.training.fingerprint import fingerprint_of
-from flows.training.round_record import metrics_of
 from flows.training.run_context import RunContext, open_run
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.fingerprint import fingerprint_of
+from flows.training.run_records.round_record import metrics_of
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.trainer import Trainer
 from flows.training.training_setup import training_setup
 from models.metrics.paired_difference import Difference, Stratum, difference

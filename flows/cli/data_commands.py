@@ -88,6 +88,7 @@ def init(
         from flows.init_project.infer_schema import DataOptions
 
         options = DataOptions(label, client, clients, task, decimal, censored, unit, missing)
+        # a script cannot answer, so columns are asked for in a terminal only
         terminal = sys.stdin.isatty() and sys.stdout.isatty() and not json
         made = create_project(folder, data, options, ops, force, _ask_for_column if terminal else None)
         session.print_result(made, print_init)

@@ -35,11 +35,37 @@ def show(overrides: Overrides = None, json: Json = False) -> None:
 
 def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
     """Print a row for each client, or for each domain and some clients if there are very many; then the spreads."""
-    from models.metrics.task_metrics import format_number
-
     is_sample = overview["opened"] < overview["count"]
     if is_sample:
         _print_domains(overview, console)
+    _print_clients(overview, console)
+    if is_sample:
+        console.print(
+            f"showing {len(overview['clients'])} of {overview['count']:,} clients; the numbers below are of "
+            f"{overview['opened']:,} clients"
+        )
+    elif len(overview["clients"]) > _MAX_CLIENTS:
+        console.print(f"… and {len(overview['clients']) - _MAX_CLIENTS} more clients; --json lists them all")
+    if overview["classes"]:
+        console.print(f"classes         {', '.join(overview['classes'][:30])}")
+    _print_spreads(overview, console)
+    if overview["reported"]:
+        withheld = any(None in client["label_shares"].values() for client in overview["clients"])
+        console.print(
+            f"labels          as silos report them of training rows{'; · is of too few rows to be reported' * withheld}"
+        )
+    if overview["refused"]:
+        more = len(overview["refused"]) - 1
+        likewise = f" (and {more:,} more silo{'s' * (more > 1)})" if more else ""
+        console.print(f"not reported    {overview['refused'][min(overview['refused'])]}{likewise}")
+    console.print(f"data version    {overview['data_version']}")
+    console.print(f"picture         {overview['figure']}")
+    console.print("next            siloflow diagnose, or siloflow compare", soft_wrap=True)
+
+
+def _print_clients(overview: "ShownOverview", console: "PlainConsole") -> None:
+    from models.metrics.task_metrics import format_number
+
     labels = ["labels"] if overview["classes"] else ["y mean", "y sd"]
     # a mean over columns of different units has no meaning
     of_all_columns = [] if overview["mixed_units"] else ["x mean", "x sd"]
@@ -58,15 +84,9 @@ def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
             *(_three_digits(client["mean"], client["standard_deviation"]) if of_all_columns else []),
         )
     console.print(table)
-    if is_sample:
-        console.print(
-            f"showing {len(overview['clients'])} of {overview['count']:,} clients; the numbers below are of "
-            f"{overview['opened']:,} clients"
-        )
-    elif len(overview["clients"]) > _MAX_CLIENTS:
-        console.print(f"… and {len(overview['clients']) - _MAX_CLIENTS} more clients; --json lists them all")
-    if overview["classes"]:
-        console.print(f"classes         {', '.join(overview['classes'][:30])}")
+
+
+def _print_spreads(overview: "ShownOverview", console: "PlainConsole") -> None:
     if overview["label_spread"] is not None:
         console.print(
             f"label spread    {overview['label_spread']:.3f}  (0: equal shares everywhere, 1: no label in common)"
@@ -79,18 +99,6 @@ def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
         console.print(
             f"feature spread  {overview['feature_spread']:.3f}  (distance between clients / spread within them)"
         )
-    if overview["reported"]:
-        withheld = any(None in client["label_shares"].values() for client in overview["clients"])
-        console.print(
-            f"labels          as silos report them of training rows{'; · is of too few rows to be reported' * withheld}"
-        )
-    if overview["refused"]:
-        more = len(overview["refused"]) - 1
-        likewise = f" (and {more:,} more silo{'s' * (more > 1)})" if more else ""
-        console.print(f"not reported    {overview['refused'][min(overview['refused'])]}{likewise}")
-    console.print(f"data version    {overview['data_version']}")
-    console.print(f"picture         {overview['figure']}")
-    console.print("next            siloflow diagnose, or siloflow compare", soft_wrap=True)
 
 
 def _three_digits(*values: float | None) -> list[str]:

@@ -63,6 +63,7 @@ def results(
         if clients:
             session.print_result(_client_results(project, name, other), print_clients)
         elif cost or target is not None:
+            # a branch imports its own module, so that a list of results starts without those that compare
             from flows.results.run_history.comparison_cost import cost_of_result
 
             session.print_result(cost_of_result(project, name, other, target), print_cost_to_target)

@@ -489,8 +489,8 @@ def _check_runner(project: "Project") -> None:
 
 def _check_resumed_run(project: "Project", method: str, seed: int) -> None:
     from flows.project.run_sets import newest_experiment
-    from flows.training.fingerprint import check_resume
-    from flows.training.run_folder import run_name
+    from flows.training.run_records.fingerprint import check_resume
+    from flows.training.run_records.run_folder import run_name
 
     check_resume(project, method, seed, newest_experiment(project, "run", inside=run_name(method, seed)))
 
@@ -508,6 +508,6 @@ def _check_resumed_comparison(project: "Project", wanted: "Plan", name: str | No
 
 
 def _check_unused(project: "Project", name: str) -> None:
-    from flows.training.fingerprint import unused_name
+    from flows.training.run_records.fingerprint import unused_name
 
     unused_name(project, name)

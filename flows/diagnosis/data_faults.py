@@ -31,6 +31,7 @@ def data_faults(
         absent = absent_classes(summaries)
         for index in np.flatnonzero(absent.any(0)).tolist():
             faults.append({"what": "class", "names": [index], "silos": clients[absent[:, index]].tolist()})
+    # a feature that is empty everywhere is a fault of no silo
     empty = comparison.missing.absent & ~comparison.missing.absent.all(0)
     for feature in np.flatnonzero(empty.any(0)).tolist():
         silos = clients[empty[:, feature]].tolist()

@@ -9,6 +9,7 @@ import numpy as np
 
 from flows.diagnosis.query_clients import collect_answers, moments_query
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from models.diagnosis.client_summaries.client_summary import mixture
 from silos.data_overview import (
     ClientOverview,
@@ -45,7 +46,7 @@ def reported_overview(project: Project, entries: Sequence[ClientEntry]) -> tuple
     try:
         asked = silos.select([entry.name for entry in entries])
         received, refusals = collect_answers(
-            project.runner, report_summary, asked, private=private, query=query, command="show"
+            plain_runner(project), report_summary, asked, private=private, query=query, command="show"
         )
     except UserError as error:  # the owner's file cannot be read
         received, refusals = [], dict.fromkeys([entry.name for entry in entries], str(error))

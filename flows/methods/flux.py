@@ -28,7 +28,7 @@ from silos import param_limits
 from tasks.cluster_clients import assign_descriptors, cluster_descriptors
 from tasks.messages.message_policy import messages_of
 from tasks.messages.round_messages import Descriptor
-from tasks.regroup import regroup, report_descriptor
+from tasks.report_evidence import report_descriptor, report_evidence
 
 _POINTS = 200  # random points whose principal components are the axes, as in the authors' code
 
@@ -117,7 +117,7 @@ def _classes(round: RoundContext) -> int:
 
 def _describe(round: RoundContext, model: Model, shared: Tensor, classes: int) -> list[Descriptor]:
     evidence, silos = partial(report_descriptor, axes=shared, classes=classes), round.setup.silos.select(model.clients)
-    sent = round.map_clients(regroup, model, silos, training=round.setup.training, evidence=evidence)
+    sent = round.map_clients(report_evidence, model, silos, training=round.setup.training, evidence=evidence)
     return messages_of(Descriptor, sent)
 
 

@@ -21,7 +21,7 @@ from models.server_state import ServerState, Weights
 from silos import param_limits
 from tasks.messages.message_policy import messages_of
 from tasks.messages.round_messages import ClusterChoice
-from tasks.regroup import regroup
+from tasks.report_evidence import report_evidence
 
 Choice = dict[str, list[int]]
 """Client to the index of its model in each set."""
@@ -108,7 +108,7 @@ class IFCA(Method):
 def _choose(sets: Weights, round: RoundContext) -> list[ClusterChoice]:
     setup = round.setup
     model = Model(setup.network, shared=sets, clients=round.clients)
-    return messages_of(ClusterChoice, round.map_clients(regroup, model, training=setup.training))
+    return messages_of(ClusterChoice, round.map_clients(report_evidence, model, training=setup.training))
 
 
 def _choices(chosen: Sequence[ClusterChoice]) -> Choice:

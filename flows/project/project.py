@@ -1,30 +1,21 @@
 """Opens a project's folder: its params, its data checked against data.dvc, and the folders of its runs."""
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from flows.core.config.load_config import ParamsFile, quantity_of
 from flows.core.config.params_schema import Params
-from flows.core.console import progress
 from flows.methods.method_settings import check_names
 from flows.project.project_data import Checked, ProjectData
-from flows.project.run_store import RunStore
+from flows.project.run_store import RunStore, open_store
 from models.metrics.task_metrics import TaskMetrics
 from silos.client_store import ClientStore
 from silos.cohort import Silos
-from silos.errors import RefusalError
 from silos.privacy.owned_source import find_store
-from silos.privacy.owner_file import OWNER_FILE, answering
-from silos.sources.source_params import is_public
-
-if TYPE_CHECKING:
-    from tasks.execution.task_runner import PlainRunner
-    from tasks.execution.worker_backends import Workers
-
+from silos.privacy.owner_file import answering
 
 Value = TypeVar("Value")
 
@@ -128,13 +119,7 @@ class Project:
     def store(self) -> RunStore:
         """Return the places of what runs leave."""
         name = self.once("store", lambda: find_store(self.root, self.params.data).name)
-        is_own = self.scratch is not None and not is_public(self.params.data.source)
-        if is_own and (self.root / "private" / name / OWNER_FILE).exists():
-            raise RefusalError(
-                f"data.source: got data of private/{name}/{OWNER_FILE}, expected public or simulated data, since a scratch "
-                "folder has no ledgers. Run it in the project."
-            )
-        return RunStore(self.root, name, self.params.tracking.uri, self.scratch)
+        return open_store(self.root, name, self.params, self.scratch)
 
     @property
     def data(self) -> ProjectData:
@@ -153,16 +138,17 @@ class Project:
         They are sampled by the data's seed, so they are the same for every method and seed. Those that their owner lets
         answer neither `run` nor `evaluate` are left out: `clients.leave` alone keeps a client from training only.
         """
-        return self.once("scored", self._scored)
 
-    def _scored(self) -> Silos:
-        from flows.methods.client_sampler import evaluation_clients
+        def select() -> Silos:
+            from flows.methods.client_sampler import evaluation_clients
 
-        silos, clients = self.silos, self.params.evaluation.clients
-        names = answering(Path(self.ledgers.folder), silos.clients, "run", "evaluate")
-        if len(names) < len(silos.clients):
-            silos = silos.select(names)
-        return silos if clients == "all" else evaluation_clients(silos, clients, self.params.data.seed)
+            silos, clients = self.silos, self.params.evaluation.clients
+            names = answering(Path(self.ledgers.folder), silos.clients, "run", "evaluate")
+            if len(names) < len(silos.clients):
+                silos = silos.select(names)
+            return silos if clients == "all" else evaluation_clients(silos, clients, self.params.data.seed)
+
+        return self.once("scored", select)
 
     @property
     def ledgers(self) -> ClientStore:
@@ -170,34 +156,7 @@ class Project:
         folder = self.store.client_folder
         return ClientStore(str(folder / ".partitions" / self.silos.version if self.derived else folder))
 
-    def workers(self) -> AbstractContextManager["Workers"]:
-        """Open the workers that params name."""
-        from tasks.execution.open_workers import open_workers
-
-        runner = self.params.runner
-        if runner.kind == "places":
-            from tasks.remote.place_workers import PlaceWorkers
-
-            make = partial(PlaceWorkers, self.root, _print, runner.patience)
-            return open_workers("places", 1, f"{self.root} {runner.patience}", _print, make)
-        return open_workers(runner.kind, runner.workers, runner.address, _print)
-
-    @property
-    def runner(self) -> "PlainRunner":
-        """Return what runs steps apart from a flow's tasks: in this process, or at the places where rows lie."""
-        from tasks.execution.task_runner import PlainRunner
-
-        if self.params.runner.kind != "places":
-            return PlainRunner()
-        from tasks.remote.place_workers import PlaceRunner
-
-        return PlaceRunner(root=self.root, patience=self.params.runner.patience)
-
     @property
     def quantity(self) -> TaskMetrics:
         """Return the metric that params choose; `training_setup` checks that objective and data have the same task."""
         return self.once("quantity", lambda: quantity_of(self.params))
-
-
-def _print(line: str) -> None:
-    progress.current().say(line)

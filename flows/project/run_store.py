@@ -6,8 +6,12 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from flows.core.config.params_schema import Params
 from silos.client_store import ClientStore
+from silos.errors import RefusalError
 from silos.io import locks
+from silos.privacy.owner_file import OWNER_FILE
+from silos.sources.source_params import is_public
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.mlflow_logging.mlflow_records import Experiment
 
@@ -68,3 +72,14 @@ class RunStore:
         name = chosen or saved["name"]
         folder = self.runs / "artifacts" / re.sub(r"[^\w.-]", "_", name)
         return Experiment(name, folder.as_uri(), "" if chosen else saved["id"])
+
+
+def open_store(root: Path, store_name: str, params: Params, scratch: Path | None) -> RunStore:
+    """Return the places of what runs with these params leave; RefusalError if a scratch folder got a silo's own data."""
+    is_own = scratch is not None and not is_public(params.data.source)
+    if is_own and (root / "private" / store_name / OWNER_FILE).exists():
+        raise RefusalError(
+            f"data.source: got data of private/{store_name}/{OWNER_FILE}, expected public or simulated data, since a "
+            "scratch folder has no ledgers. Run it in the project."
+        )
+    return RunStore(root, store_name, params.tracking.uri, scratch)

@@ -18,6 +18,7 @@ from flows.core.config.params_schema import Params
 from flows.core.console import progress
 from flows.core.console.safe_text import shortened
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from flows.training.evaluation import client_metrics
 from flows.training.paired_runs import compare_pairs, smallest_that_matters
 from models.metrics.client_metrics import ClientMetric
@@ -51,7 +52,7 @@ def baseline(project: Project) -> ConstantBaseline | None:
     """Return name, prediction and metrics of the baseline as plain JSON; None without test rows."""
     if project.params.training.privacy.epsilon is not None:  # its answer follows from exact counts of training rows
         return None
-    args = project.scored.federated(), project.quantity, project.runner, project.store.client_folder
+    args = project.scored.federated(), project.quantity, plain_runner(project), project.store.client_folder
     return deepcopy(_baseline_info(*args))
 
 
@@ -73,7 +74,7 @@ def scored_baseline(project: Project) -> Iterator[Baseline | None]:
     if project.params.training.privacy.epsilon is not None:
         yield None
         return
-    args = project.scored.federated(), project.quantity, project.runner, project.store.client_folder
+    args = project.scored.federated(), project.quantity, plain_runner(project), project.store.client_folder
     with _score_constant(*args) as scored:
         yield scored
 
@@ -137,7 +138,7 @@ def against_baseline(
     paired: list[BaselineDifference] = []
     for method, outcomes in runs.items():
         same = [scored.outcomes] * len(outcomes)
-        difference = compare_pairs(project.runner, scored.silos, outcomes, same, quantity)
+        difference = compare_pairs(plain_runner(project), scored.silos, outcomes, same, quantity)
         if difference is None:  # no client has two rows of each of its classes, for a metric that needs them
             continue
         paired.append({"method": method, **difference_record(method, name, difference, quantity, matters)})

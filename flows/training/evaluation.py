@@ -10,8 +10,8 @@ from flows.methods.base import Method
 from flows.methods.round_context import RoundContext
 from flows.project.project import Project
 from flows.training.paired_runs import prior_shift_by_client
-from flows.training.round_record import mean_uncertainty, metric_by_client, metrics_of
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.round_record import mean_uncertainty, metric_by_client, metrics_of
+from flows.training.run_records.run_folder import RunFolder
 from models.client_model import Model
 from models.metrics.client_metrics import CLIENT_METRICS, ClientMetric
 from models.metrics.task_metrics import TaskMetrics

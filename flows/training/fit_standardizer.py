@@ -9,9 +9,10 @@ from pathlib import Path
 from flows.core.config.params_schema import Params
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from flows.project.run_sets import is_of_other_partition
-from flows.training.run_folder import RunFolder
 from flows.training.run_notes import note_of_earlier
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import own_columns, training_setup
 from models.client_model import Model
 from silos.client_store import ClientStore
@@ -80,7 +81,7 @@ def load_standardizer(project: Project) -> FittedStandardization:
                     return saved
             except (KeyError, TypeError, AttributeError):  # params of another version
                 unreadable.append(str(folder.path.relative_to(project.store.runs.parent)))
-    fitted = fit_standardizer(project.params, training_setup(project, 0), project.runner, project.ledgers)
+    fitted = fit_standardizer(project.params, training_setup(project, 0), plain_runner(project), project.ledgers)
     return replace(fitted, notes=(*fitted.notes, _note_of_unreadable(unreadable))) if unreadable else fitted
 
 

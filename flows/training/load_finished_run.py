@@ -14,10 +14,11 @@ from flows.core.config.validation_errors import nearest_hint
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from flows.project.run_sets import is_of_other_partition
 from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import scaling_of
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import training_setup
 from models.client_model import Model
 from models.prng import server_stream
@@ -85,7 +86,7 @@ def finished_run(project: Project, run: str, on_present_data: bool = False) -> F
         raise UserError(f"{folder.checkpoint} is missing. {RESTORE_ADVICE}.")
     scorer = Scorer.of(project, method_of(project.params, saved["method"]), scaling)
     private = project.store.private(folder.path)
-    round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), project.runner, private)
+    round = RoundContext(checkpoint.round, setup, setup.silos.clients, (), plain_runner(project), private)
     model = scorer.model(checkpoint.state, round)
     if on_present_data:
         _check_inputs(folder, model, setup)

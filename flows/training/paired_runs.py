@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flows.project.project import Project
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.paired_difference import (
     LEAST_SILOS,
     Difference,

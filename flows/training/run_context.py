@@ -15,7 +15,7 @@ from flows.project.project import Project
 from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import FittedStandardization, fit_or_load
 from flows.training.privacy_budget import note_of_privacy
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import client_sampler, training_setup
 from models.server_state import ServerState
 from silos.client_store import ClientStore
@@ -30,7 +30,7 @@ from silos.privacy.owner_file import (
 from silos.sources.source_params import is_public
 from silos.standardizer import NO_STANDARDIZATION
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
-from tasks.tracking.checkpoint import Checkpoint, Memory, load_state
+from tasks.tracking.checkpoint import Checkpoint, load_state
 from tasks.tracking.mlflow_logging.mlflow_records import FinalArtifacts
 from tasks.tracking.result_types.journal_record import RoundRecord, RoundSummary
 from tasks.tracking.result_types.run_files import RunIdentity
@@ -107,9 +107,7 @@ class RunContext:
         folder: The run's folder.
         clients: The clients that train.
         scorer: Evaluates the method's models.
-        state: The server's state after the last round.
-        number: The last round that was played, 0 before the first.
-        memory: The sampler's state between rounds.
+        last: The last round that was played, 0 before the first, with the server's state and the sampler's memory after it.
         report: What callbacks found out so far.
         stop_reason: Set by a callback to end training after this round; it is not part of the checkpoint.
         result: The content of result.json; None before the end of the run.
@@ -121,12 +119,20 @@ class RunContext:
     folder: RunFolder
     clients: RunClients
     scorer: Scorer
-    state: ServerState
-    number: int
-    memory: Memory
+    last: Checkpoint
     report: RunReport
     stop_reason: str = ""
     result: RunResult | None = None
+
+    @property
+    def state(self) -> ServerState:
+        """Return the server's state after the last round."""
+        return self.last.state
+
+    @property
+    def number(self) -> int:
+        """Return the last round that was played, 0 before the first."""
+        return self.last.round
 
     @cached_property
     def sampler(self) -> Sampler:
@@ -192,14 +198,14 @@ def open_run(
     agreement = fit_or_load(project, setup, folder, runner)
     if agreement.scaling != NO_STANDARDIZATION:
         setup = training_setup(project, setup.seed, agreement.scaling)
-    state, number, memory = load_state(folder.checkpoint) or Checkpoint(start_method(method, setup), 0, {})
-    for _ in folder.journal.each(number):
+    last = load_state(folder.checkpoint) or Checkpoint(start_method(method, setup), 0, {})
+    for _ in folder.journal.each(last.round):
         pass  # report a damaged record now, not after the remaining rounds
     clients = RunClients(setup, runner, project.store.private(folder.path), agreement)
-    scorer, report = Scorer.of(project, method, agreement.scaling), RunReport(began, number)
+    scorer, report = Scorer.of(project, method, agreement.scaling), RunReport(began, last.round)
     privacy = project.params.training.privacy
     report.notes += note_of_privacy(method, setup, privacy.epsilon, privacy.delta)
     if setup.training.privacy is not None and is_public(project.params.data.source):
         # `partition` makes none for sweeps and trials
         make_store(project.store.client_folder, project.params.data)
-    return RunContext(project, method, identity, folder, clients, scorer, state, number, memory, report)
+    return RunContext(project, method, identity, folder, clients, scorer, last, report)

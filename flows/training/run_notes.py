@@ -8,7 +8,7 @@ from flows.core.config.params_schema import Params
 from flows.methods.client_sampler import validation_rows
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.training.evaluation import Scorer
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.client_model import Model
 from models.metrics.client_metrics import ClientMetric
 from models.metrics.task_metrics import TaskMetrics, metric_value

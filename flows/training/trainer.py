@@ -29,11 +29,12 @@ from flows.training.callbacks.score_and_save import (
     RoundSaver,
     StandardizerTraffic,
 )
-from flows.training.round_record import empty_record
 from flows.training.run_context import RunContext
+from flows.training.run_records.round_record import empty_record
 from models.server_state import ServerState
 from silos.errors import ClientsAwayError
 from tasks.client_optimizer_state import client_optimizer_states
+from tasks.tracking.checkpoint import Checkpoint
 from tasks.tracking.result_types.run_result import RunResult
 
 
@@ -77,14 +78,13 @@ class Trainer:
         return self.run.result
 
     def play_round(self) -> PlayedRound:
-        """Play the next round with sampled clients, and update the run's state, round number and sampler memory."""
+        """Play the next round with sampled clients, and replace the run's last round: state, number and sampler memory."""
         began, run, sampler = time.perf_counter(), self.run, self.run.sampler
         number = run.number + 1
-        sampled = sample_clients(sampler, run.clients.setup, number, run.memory)
-        round, run.state, report = self._play(number, sampled)
-        run.number = number
-        if round.clients:
-            run.memory = sampler.update(run.memory, round, report)
+        sampled = sample_clients(sampler, run.clients.setup, number, run.last.memory)
+        round, state, report = self._play(number, sampled)
+        memory = sampler.update(run.last.memory, round, report) if round.clients else run.last.memory
+        run.last = Checkpoint(state, number, memory)
         return PlayedRound(round, report, began, partial(self._call, "after_commit"), empty_record(number))
 
     def _play(self, number: int, sampled: SampledClients) -> tuple[RoundContext, ServerState, RoundReport]:

@@ -100,6 +100,7 @@ def make_clients(
     for index, step in enumerate(steps[position + 1 :], start=position + 1):
         _check_noise_units(step, rows, partition, At(seed, index, step.kind))
         partition = _CHANGES[type(step)](step, partition, At(seed, index, step.kind))
+    # last, since the mean is that of the training rows that a client has in the end
     partition = impute_means(partition)
     partition = replace(partition, notes=(*partition.notes, *_untrained_notes(partition)))
     left_out_notes = [f"The scheme leaves out {partition.left_out} rows of the source."] if partition.left_out else []

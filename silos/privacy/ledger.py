@@ -126,6 +126,7 @@ class Ledger:
             ValueError: If `rho` is negative or infinite, `compute` uses noise incorrectly, or, without noise, `values`
                 are missing, or of a group with fewer rows than the policy's least.
         """
+        # an earlier answer stands in only where the caller can say so: `answer_or_stand_in`
         answer = self._report(
             version, question, compute, values, rho, kind, or_earlier=False, budget=budget, unit=unit
         ).answer

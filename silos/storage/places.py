@@ -52,6 +52,7 @@ def merge_parts(
     (first, agreed), *_ = parts.items()
     owner_of: dict[str, str] = {}
     for place, part in parts.items():
+        # each place is compared with the first, so that an error names two owners who can agree
         for key in _SAME:
             mine, theirs = getattr(part, key), getattr(agreed, key)
             if mine != theirs:

@@ -332,6 +332,7 @@ def diff(
                     "after": newer.counts(),
                 }
             )
+            # a list of thousands of silos is too long to read; the counts above are of all
             for client in sorted(changes)[: len(changes) if len(changes) <= LISTED else FEW]:
                 result["silos"].append(
                     {

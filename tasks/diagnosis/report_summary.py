@@ -247,6 +247,7 @@ class LocalSummary:
             kinds += [f"{name if _is_of_value(name, column) else column}{IN_BINS}" for name, column in parts]
             tokens = np.concatenate([tokens, query.layout.cells_of(x)], 1)
             reported += list(used.T)
+        # a group without rows has no cells that the ledger could compare
         present = np.unique(group[group >= 0])
         return Values.of(
             kinds,

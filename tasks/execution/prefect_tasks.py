@@ -48,8 +48,8 @@ class ServerStep(Task[..., Returned], Generic[Returned]):
     """A step that receives what clients sent, and nothing else: `Runner.run_on_server` accepts no other."""
 
 
-def step(function: Callable[..., list[SentMessage]]) -> ClientStep[SentMessage]:
-    """Make a function, whose first parameter is a Cohort, a client's step: a Prefect task of the same name."""
+def step(function: Callable[..., list[SentMessage]], name: str | None = None) -> ClientStep[SentMessage]:
+    """Make a function, whose first parameter is a Cohort, a client's step: a Prefect task of this name or its own."""
     hints = typing.get_type_hints(function)
     first = next(iter(inspect.signature(function).parameters), "")
     if hints.get(first) is not Cohort:
@@ -60,7 +60,7 @@ def step(function: Callable[..., list[SentMessage]]) -> ClientStep[SentMessage]:
     for kind in _parts(hints.get("return")):
         if isinstance(kind, type) and issubclass(kind, Message):
             numbers_of(kind)
-    return ClientStep(_run_in_worker(function), **_SETTINGS)
+    return ClientStep(_run_in_worker(function, name), name=name, **_SETTINGS)
 
 
 def server_step(function: Callable[..., Returned]) -> ServerStep[Returned]:
@@ -131,8 +131,8 @@ def _can_open(value: object) -> bool:
     return isinstance(value, Collection) and any(map(_can_open, value))
 
 
-def _run_in_worker(function: Callable[..., Returned]) -> Callable[..., Returned]:
-    """Wrap the function to run in any thread of any process."""
+def _run_in_worker(function: Callable[..., Returned], name: str | None = None) -> Callable[..., Returned]:
+    """Wrap the function to run in any thread of any process; errors name it, or the step if that has another name."""
 
     @functools.wraps(function)
     def run(*args: object, **options: object) -> Returned:
@@ -152,7 +152,7 @@ def _run_in_worker(function: Callable[..., Returned]) -> Callable[..., Returned]
             error.raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
             raise
         except Exception as error:
-            error.add_note(_where(function.__name__, args, error))
+            error.add_note(_where(name or function.__name__, args, error))
             raise
 
     return run

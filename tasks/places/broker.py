@@ -234,6 +234,7 @@ def broker_app(
         chunk = bytearray()
         async for part in request.stream():
             chunk += part
+            # counted while it arrives, since a sender may send more than it announces
             if len(chunk) > CHUNK:
                 raise _RefusedError(413, f"chunk: got over {CHUNK:,} bytes. Send it in several.")
         _check_sent(size, sha256, offset)
@@ -339,6 +340,7 @@ def make_certificate(certificate: Path, key: Path, host: str) -> None:
         name: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         name = x509.DNSName(host)
+    # X.509 allows 64 letters here; who connects compares the alternative name below
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host[:64])])
     usage = dict.fromkeys(
         ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign"), False

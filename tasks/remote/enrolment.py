@@ -151,6 +151,7 @@ def join(root: Path, invitation: Invitation, fingerprint: str) -> PublicKey:
     _make_folder(folder)
     if invitation.certificate:
         write_bytes(folder / _CERTIFICATE, invitation.certificate.encode())
+        # the token of an earlier invitation: a secret is not written over
         (folder / _TOKEN).unlink(missing_ok=True)
         write_secret(folder / _TOKEN, invitation.token.encode())
     key = PrivateKey.read(folder / _KEY) if (folder / _KEY).exists() else PrivateKey.create(folder / _KEY)

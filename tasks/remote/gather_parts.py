@@ -41,6 +41,7 @@ def write_listing(
     """
     with open_sessions(root) as sessions, TemporaryDirectory() as scratch:
         parts = dict(zip(sessions, _ask_all(sessions, PART, PartOfData), strict=True))
+        # the merge reads folders, as they lie at the places
         for place, part in parts.items():
             (Path(scratch) / place).mkdir()
             for file, content in ((MANIFEST, part.manifest), (COLUMNS, part.columns)):

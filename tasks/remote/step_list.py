@@ -10,7 +10,7 @@ from types import FunctionType, MappingProxyType
 from typing import Any
 
 import tasks
-from tasks import regroup
+from tasks import report_evidence
 from tasks.execution.prefect_tasks import ClientStep
 from tasks.messages.message_policy import Message, numbers_of
 
@@ -38,10 +38,10 @@ def offered_functions() -> Mapping[str, Callable[..., Any]]:
     return MappingProxyType(
         {
             name: value
-            for name, value in vars(regroup).items()
+            for name, value in vars(report_evidence).items()
             if isinstance(value, FunctionType)
             and not name.startswith("_")
-            and regroup.EvidenceQuery in typing.get_type_hints(value).values()
+            and report_evidence.EvidenceQuery in typing.get_type_hints(value).values()
         }
     )
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import yaml
 
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from silos.privacy.secret import cell_secret
 from silos.storage.places import file_at
 from tests.end_to_end.conftest import COMMAND, Folder

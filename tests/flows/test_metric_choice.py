@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flows.project.project import Project
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import training_setup
 from models.metrics.client_metrics import CLIENT_METRICS
 from silos.errors import UserError

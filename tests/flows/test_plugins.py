@@ -10,7 +10,7 @@ import pytest
 from flows.core.config.load_config import load_params
 from flows.project.project import Project
 from flows.results.serving.export_model import export_model
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from silos.errors import UserError
 from silos.storage.partition_store import open_client
 from tasks.evaluate import OUTCOMES

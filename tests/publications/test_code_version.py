@@ -33,7 +33,7 @@ def test_a_run_depends_on_its_method_and_on_no_other_verb(method, params):
     modules = modules_of_run(method, params)
     assert {method_modules()[method], "models.training.engine", "tasks.evaluate"} <= {*modules}
     computing = {"silos.cohort", "tasks.execution.load_client_data", "tasks.tracking.result_tables"}
-    computing |= {"flows.training.paired_runs", "flows.training.round_record"}
+    computing |= {"flows.training.paired_runs", "flows.training.run_records.round_record"}
     assert computing <= {*modules}
     around = ("flows.cli", "flows.core.console", "tasks.execution", "tasks.tracking")
     assert not [name for name in modules if name.startswith(around) and name not in computing]

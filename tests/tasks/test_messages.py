@@ -46,7 +46,7 @@ from tasks.messages.statistics_messages import NoisyCounts, Refusal
 from tasks.messages.sum_messages import SumMessage
 from tasks.personal_layers import common_batchnorm_statistics
 from tasks.privacy.secure_sums import SecureRound
-from tasks.regroup import prior_shift_fit, regroup, report_correctness, report_descriptor
+from tasks.report_evidence import prior_shift_fit, report_correctness, report_descriptor, report_evidence
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # MLflow's, of type hints
 
@@ -220,9 +220,9 @@ def _ask_of_common_rows(setup, round) -> dict[str, list[Any]]:
     axes = torch.eye(network.inputs, dtype=torch.float64)[:, :2]
     described = partial(report_descriptor, axes=axes, classes=network.outputs)
     return {
-        "regroup by descriptor": round.map_clients(regroup, model, training=training, evidence=described),
-        "regroup by rows": round.map_clients(regroup, model, training=training, evidence=report_correctness),
-        "regroup by law": round.map_clients(regroup, model, training=training, evidence=of_law),
+        "regroup by descriptor": round.map_clients(report_evidence, model, training=training, evidence=described),
+        "regroup by rows": round.map_clients(report_evidence, model, training=training, evidence=report_correctness),
+        "regroup by law": round.map_clients(report_evidence, model, training=training, evidence=of_law),
         "common_batchnorm_statistics": round.map_clients(
             common_batchnorm_statistics, model, training=training, seed=0, round=1
         ),

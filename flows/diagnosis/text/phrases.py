@@ -93,15 +93,7 @@ def _change_phrase(change: ChangeRecord, report: DiagnosisFacts, with_interval: 
             "as if it had another unit"
         )
     if change["what"] == "target":
-        name, means = (
-            report["label"] or name,
-            f"mean {format_number(change['first'], 4)} against {format_number(change['second'], 4)}",
-        )
-        where = f" at {change['silo']}" if "silo" in change else ""
-        if "factor" in change:
-            return f"{name} is {format_number(change['factor'])} times as large{where} ({means})"
-        between = f", 95 % interval {_interval(change, 1, 3)}" if interval else ""
-        return f"{name} is {_direction(difference)} by {format_number(abs(difference))}{where} ({means}{between})"
+        return _target_phrase(change, report, interval)
     if change["what"] == "mean":
         spread = f"{format_number(abs(change['deviations']), 2)} standard deviations" if "deviations" in change else ""
         between = f"95 % interval {_interval(change, 1, 3)}" if interval else ""
@@ -114,17 +106,7 @@ def _change_phrase(change: ChangeRecord, report: DiagnosisFacts, with_interval: 
         sides = f"{format_number(change['first'])} against {format_number(change['second'])}"
         return f"{name} varies {more} (standard deviation {sides})"
     if change["what"] == "rule":
-        label = _label(change["value"], report)
-        if "cell" in change:
-            shares = f"{_percent(change['first'])} of rows against {_percent(change['second'])}"
-            also = f", or the effect of {' or '.join(others)} differs" if others else ""
-            return f"where {_cell(name, change['cell'])}, {label_is(change['value'], report)} in {shares}{also}"
-        name = " or ".join([name, *others])
-        # an interval that contains 0 does not say in which direction the rule differs
-        if "low" in change and change["low"] <= 0 <= change["high"]:
-            return f"{label} depends on {name} in another way"
-        more = "more" if difference > 0 else "less"
-        return f"at equal {name}, {label} is {more} frequent by {format_number(abs(100 * difference), 2)} points"
+        return _rule_phrase(change, report, others)
     if change["what"] == "constant":
         value = f"{format_number(float(change['value']), 4)} in all rows"
         return f"{name} varies, against {value}" if change["first"] else f"{name} is {value}, against values that vary"
@@ -146,6 +128,31 @@ def _change_phrase(change: ChangeRecord, report: DiagnosisFacts, with_interval: 
         "category": _category(name, change.get("value", "")),
     }[change["what"]]
     return f"{what} in {_percent(change['first'])} of rows against {_percent(change['second'])} ({points}{between})"
+
+
+def _target_phrase(change: ChangeRecord, report: DiagnosisFacts, with_interval: bool) -> str:
+    name, difference = report["label"] or change["name"], change["difference"]
+    means = f"mean {format_number(change['first'], 4)} against {format_number(change['second'], 4)}"
+    where = f" at {change['silo']}" if "silo" in change else ""
+    if "factor" in change:
+        return f"{name} is {format_number(change['factor'])} times as large{where} ({means})"
+    between = f", 95 % interval {_interval(change, 1, 3)}" if with_interval else ""
+    return f"{name} is {_direction(difference)} by {format_number(abs(difference))}{where} ({means}{between})"
+
+
+def _rule_phrase(change: ChangeRecord, report: DiagnosisFacts, others: Sequence[str]) -> str:
+    """Describe at which values of a feature labels differ; `others`: as in `change_phrases`."""
+    name, difference, label = change["name"], change["difference"], _label(change["value"], report)
+    if "cell" in change:
+        shares = f"{_percent(change['first'])} of rows against {_percent(change['second'])}"
+        also = f", or the effect of {' or '.join(others)} differs" if others else ""
+        return f"where {_cell(name, change['cell'])}, {label_is(change['value'], report)} in {shares}{also}"
+    name = " or ".join([name, *others])
+    # an interval that contains 0 does not say in which direction the rule differs
+    if "low" in change and change["low"] <= 0 <= change["high"]:
+        return f"{label} depends on {name} in another way"
+    more = "more" if difference > 0 else "less"
+    return f"at equal {name}, {label} is {more} frequent by {format_number(abs(100 * difference), 2)} points"
 
 
 def _empty_phrase(change: ChangeRecord) -> str:

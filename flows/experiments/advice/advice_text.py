@@ -157,21 +157,7 @@ def decide(
         if outside
         else [_use(advised, given), *_doubt(advised, differences, quantity, matters)]
     )
-    names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if outside else NAMES
-    measured_pairs = {pair: measured for pair, measured in proof.differences.items() if POOLED not in pair}
-    proved_lines = [
-        _difference(pair, measured, quantity, names, diverged, matters) for pair, measured in measured_pairs.items()
-    ]
-    unknown = sum(math.isnan(measured.mean) for measured in measured_pairs.values())
-    if proof.exclusion and not outside and proved in proof.exclusion.differences:
-        without = f"FedAvg without {listed(proof.exclusion.silos)}"
-        measured = proof.exclusion.differences[proved]
-        proved_lines.append(_difference((without, proved), measured, quantity, matters=matters))
-        unknown += math.isnan(measured.mean)
-    if is_better(POOLED, proved, differences, quantity, matters) and not outside:
-        proved_lines.append(_pooled_gain(differences[POOLED, proved], quantity))
-    ranges = len(proved_lines) - unknown + bool(outside)
-    lines += [*proved_lines, *([_legend(quantity, ranges)] if ranges else [])]
+    lines += _proved_lines(proof, proved, bool(outside), quantity, diverged, matters)
     lines += [] if outside else _losses_by(advised, comparison, quantity)
     lines += _costs(advised, {} if outside else costs or {})  # those of FedAvg with all silos
     if not useless and not outside:  # a score of FedAvg with all silos says nothing of that without some
@@ -188,6 +174,26 @@ def decide(
         "costs": {method: cost.as_json() for method, cost in (costs or {}).items()},
         "lines": lines,
     }
+
+
+def _proved_lines(
+    proof: Proof, proved: str, excludes: bool, quantity: TaskMetrics, diverged: Collection[str], matters: float
+) -> list[str]:
+    """Say what the proof measured: the difference of each pair, and what the ranges are; `excludes`: some silos leave."""
+    names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if excludes else NAMES
+    measured_pairs = {pair: measured for pair, measured in proof.differences.items() if POOLED not in pair}
+    lines = [_difference(*each, quantity, names, diverged, matters) for each in measured_pairs.items()]
+    unknown = sum(math.isnan(measured.mean) for measured in measured_pairs.values())
+    if proof.exclusion and not excludes and proved in proof.exclusion.differences:
+        without = f"FedAvg without {listed(proof.exclusion.silos)}"
+        measured = proof.exclusion.differences[proved]
+        lines.append(_difference((without, proved), measured, quantity, matters=matters))
+        unknown += math.isnan(measured.mean)
+    differences = _finite(proof.differences)
+    if is_better(POOLED, proved, differences, quantity, matters) and not excludes:
+        lines.append(_pooled_gain(differences[POOLED, proved], quantity))
+    ranges = len(lines) - unknown + excludes  # the sentence on silos that leave has a range of its own
+    return [*lines, *([_legend(quantity, ranges)] if ranges else [])]
 
 
 def _pooled_gain(difference: Difference, quantity: TaskMetrics) -> str:

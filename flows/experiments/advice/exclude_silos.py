@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from flows.training.paired_runs import client_strata
 from flows.training.training_setup import training_setup
 from models.metrics.paired_difference import difference, holm
@@ -32,7 +33,7 @@ def losing_silos(project: Project, shared: Outcomes, alone: Outcomes) -> list[st
     if silos.common("validation") or silos.common("test"):
         return []
     strata = client_strata(
-        project.runner, silos, [shared], [alone], quantity, split="validation", least_of_class=LEAST_ROWS
+        plain_runner(project), silos, [shared], [alone], quantity, split="validation", least_of_class=LEAST_ROWS
     )
     found = {
         client: difference([stratum], 1 - _LEVEL, quantity.bound, quantity.alike)

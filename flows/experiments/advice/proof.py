@@ -16,6 +16,7 @@ from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.race import Candidate, Leg, Pace, Race
 from flows.experiments.comparison.client_gains import ALONE
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from flows.training.paired_runs import (
     client_strata,
     means_by_client,
@@ -215,11 +216,11 @@ def measure(
         losers: The silos that FedAvg was also trained without.
         without: The outcomes of these runs, by seed; none if there are no such silos.
     """
-    silos, quantity = project.scored.federated(), project.quantity
+    silos, quantity, runner = project.scored.federated(), project.quantity, plain_runner(project)
     against = [m for m in dict.fromkeys((choice, SHARED, ALONE)) if m in outcomes] if without else []
 
     def strata_of(first: str, second: str) -> list[Stratum]:
-        return strata_of_pairs(project.runner, silos, outcomes[first], outcomes[second], quantity)
+        return strata_of_pairs(runner, silos, outcomes[first], outcomes[second], quantity)
 
     found = pair_differences(choice, list(outcomes), strata_of, quantity, len(against))
     if not without or ALONE not in outcomes:
@@ -229,7 +230,7 @@ def measure(
     policies = ((rest, without), (silos.select(list(losers)), outcomes[ALONE]))
     differences = {}
     for method in against:
-        against_method = [(project.runner, some_silos, own, outcomes[method], quantity) for some_silos, own in policies]
+        against_method = [(runner, some_silos, own, outcomes[method], quantity) for some_silos, own in policies]
         means = {client: of for args in against_method for client, of in means_by_client(*args).items()}
         scales = scales_of_headline(quantity, means)
         strata = [s for args in against_method for s in client_strata(*args, scales=scales).values()]

@@ -19,8 +19,9 @@ from flows.experiments.comparison.run_trials import trial_name
 from flows.experiments.comparison.trial_processes import Trial, TrialProcesses
 from flows.experiments.comparison.tuner import validation_score
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from flows.training.paired_runs import compare_pairs
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.run_folder import RunFolder, run_name
 from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics
 from tasks.paired_outcomes import Outcomes
@@ -170,7 +171,7 @@ class RaceTrials:
         """Compare two candidates on the validation rows of the clients that are scored."""
         own, others = [self.outcomes(first)], [self.outcomes(second)]
         silos, quantity = self.project.scored.federated(), self.project.quantity
-        return compare_pairs(self.project.runner, silos, own, others, quantity, split="validation", level=level)
+        return compare_pairs(plain_runner(self.project), silos, own, others, quantity, split="validation", level=level)
 
     def outcomes(self, candidate: Candidate) -> Outcomes:
         """Return where the clients of a candidate's run store the outcomes of their validation rows."""

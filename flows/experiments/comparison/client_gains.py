@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from flows.training.paired_runs import (
     client_strata,
     compare_pairs,
@@ -107,7 +108,7 @@ def gains_over_training_alone(
         first, second = (
             [outcomes_of_run(project, project.root / runs[m, s]["folder"]) for s in paired] for m in (method, ALONE)
         )
-        with project.workers() as workers:
+        with project_workers(project) as workers:
             runner = PrefectRunner(workers, f"clients of {method} against {ALONE}", waits=True)
             own = scales_of_clients(quantity, means_by_client(runner, silos, first, second, quantity))
             strata = client_strata(runner, silos, first, second, quantity, scales=own)
@@ -261,7 +262,7 @@ def class_records(project: Project, runs: Runs) -> ClassRecords | None:
         [outcomes_of_run(project, project.root / run["folder"]) for (name, _), run in runs.items() if name == method]
         for method in methods
     ]
-    with project.workers() as workers:
+    with project_workers(project) as workers:
         counts = predictions_by_class(PrefectRunner(workers, "all methods", waits=True), silos, outcomes)
     copies = len(silos.clients) if silos.common("test") else 1  # common rows count once for every client
     means = {m: c / len(of) / copies for m, c, of in zip(methods, counts, outcomes, strict=True) if c.any()}

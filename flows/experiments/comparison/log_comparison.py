@@ -24,8 +24,8 @@ from flows.experiments.comparison.comparison_text import (
 from flows.experiments.comparison.run_trials import Plan
 from flows.project.project import Project
 from flows.project.run_sets import experiment
-from flows.training.mlflow_run_metadata import comparison_spec, dataset
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.mlflow_run_metadata import comparison_spec, dataset
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.io.atomic_io import write_bytes
 from tasks.tracking import prefect_artifacts

@@ -20,10 +20,11 @@ from flows.methods.client_sampler import validation_rows
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext, TrainingSetup
 from flows.project.project import Project
+from flows.project.project_workers import project_workers
 from flows.training.evaluation import Scorer
 from flows.training.fit_standardizer import scaling_of
 from flows.training.privacy_budget import check_budgets
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.run_folder import RunFolder, run_name
 from flows.training.training_setup import training_setup
 from models.client_model import Model
 from silos.data_params import Column, DataParams, assignment_at
@@ -183,7 +184,7 @@ def check_comparison_budgets(project: Project, experiment: str, plan: Plan) -> N
     for run in unfinished(project, experiment, planned_runs(only, tried)):
         checkpoint = load_state(RunFolder(project.store.runs / experiment / run).checkpoint)
         answers += project.params.training.rounds - (checkpoint.round if checkpoint else 0)
-    with project.workers() as workers:
+    with project_workers(project) as workers:
         runner, setup = PrefectRunner(workers, waits=True), training_setup(project, plan.seeds[0])
         if cost := check_budgets(project, setup, runner, project.ledgers, answers):
             progress.current().say(f"training.privacy: {cost}")
@@ -230,7 +231,7 @@ def ensemble(
     project = members[0][0]
     if len(members) < 2 or project.quantity.task != "classification":
         return None
-    with project.workers() as workers:
+    with project_workers(project) as workers:
         return _score_ensemble(method, members, PrefectRunner(workers, called, waits=True))
 
 

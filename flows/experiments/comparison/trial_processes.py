@@ -30,7 +30,7 @@ from prefect.settings import PREFECT_API_URL
 from flows.core.console import progress
 from flows.core.console.process_control import Stopped, interruption, raise_if_interrupted
 from flows.project.project import Project
-from flows.training.run_folder import run_name
+from flows.training.run_records.run_folder import run_name
 from flows.training.training_setup import device_of
 from silos.errors import UserError
 from silos.io.memory_and_disk import free_bytes

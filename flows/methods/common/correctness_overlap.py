@@ -25,7 +25,7 @@ from tasks.client_optimizer_state import ClientOptimizerStates
 from tasks.cluster_clients import OverlapClusters, candidates, correctness_by_client, split_rows
 from tasks.messages.message_policy import messages_of
 from tasks.messages.round_messages import CorrectnessBits, PriorShiftAccuracy
-from tasks.regroup import prior_shift_fit, regroup, report_correctness
+from tasks.report_evidence import prior_shift_fit, report_correctness, report_evidence
 
 BITS = "bits"
 """Section of the state with the correctness bits of clients."""
@@ -80,7 +80,7 @@ def halving_seed(round: RoundContext, each_round: bool) -> int:
 def collect_correctness(model: Model, round: RoundContext) -> list[CorrectnessBits]:
     """Collect the correctness bits of the model's clients on the common rows."""
     silos = round.setup.silos.select(model.clients)
-    sent = round.map_clients(regroup, model, silos, training=round.setup.training, evidence=report_correctness)
+    sent = round.map_clients(report_evidence, model, silos, training=round.setup.training, evidence=report_correctness)
     return messages_of(CorrectnessBits, sent)
 
 
@@ -210,7 +210,7 @@ def _accuracies(
     for names, of_names in zip(groups, weights, strict=True):
         model = Model(round.setup.network, of_names, clients=names)
         silos = round.setup.silos.select(names)
-        sent = round.map_clients(regroup, model, silos, training=round.setup.training, evidence=evidence)
+        sent = round.map_clients(report_evidence, model, silos, training=round.setup.training, evidence=evidence)
         messages = messages_of(PriorShiftAccuracy, sent)
         accuracies[names] = {c: a for m in messages for c, a in zip(m.clients, m.accuracy.tolist(), strict=True)}
     return accuracies

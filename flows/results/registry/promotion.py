@@ -31,7 +31,7 @@ from flows.results.registry.model_finder import all_registries, model_name
 from flows.results.registry.promotion_history import append_decision, find_repeated
 from flows.results.registry.register_candidates import challenge, is_better, is_certain, is_cheaper, register_run
 from flows.training.load_finished_run import find_run
-from flows.training.mlflow_run_metadata import git_commit
+from flows.training.run_records.mlflow_run_metadata import git_commit
 from silos.errors import UserError, shown
 from silos.io.locks import in_turn
 from silos.versioning import data_versions, dvc_files

@@ -10,11 +10,12 @@ from pathlib import Path
 from flows.core.console import progress
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from flows.results.registry.model_finder import model_name
 from flows.training.load_finished_run import check_same_data, score_on_present_rows
-from flows.training.mlflow_run_metadata import git_commit
 from flows.training.paired_runs import compare_pairs, outcomes_of_run, smallest_that_matters
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.mlflow_run_metadata import git_commit
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import metric_value
@@ -194,7 +195,7 @@ def challenge(project: Project, candidate: str | None, champion: str | None) -> 
     shared = set.intersection(*(set(hashes) for _, hashes in sides)).intersection(silos.clients)
     clients = silos.select(sorted(shared, key=silos.index))
     quantity = project.quantity
-    measured = compare_pairs(project.runner, clients, sides[:1], sides[1:], quantity) if shared else None
+    measured = compare_pairs(plain_runner(project), clients, sides[:1], sides[1:], quantity) if shared else None
     if measured is None:
         return {"why_not": "they share no test rows"}
     gains = sorted(quantity.gain(value) for value in (measured.low, measured.high))

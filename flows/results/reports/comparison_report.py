@@ -93,6 +93,7 @@ def comparison_sections(
     interval = [Figure(differences, "Difference to the reference, with its 95 % interval", "; ".join(paired))]
     missing = not_complete(comparison)
     return [
+        # first and with its interval: a reader who stops here has the answer
         Section(
             "What came out",
             [

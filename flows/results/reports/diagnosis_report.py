@@ -23,7 +23,7 @@ from flows.results.reports.html_report import (
     repeated,
     write_report,
 )
-from flows.training.mlflow_run_metadata import dataset, git_commit
+from flows.training.run_records.mlflow_run_metadata import dataset, git_commit
 from models.diagnosis.guarded_tests import TYPES
 from silos.io.atomic_io import write_bytes
 from tasks.diagnosis.compare_silos import Comparison, VersionComparison

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from flows.project.project import Project
-from flows.training.mlflow_run_metadata import git_commit
+from flows.training.run_records.mlflow_run_metadata import git_commit
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.metric_names import legible
 

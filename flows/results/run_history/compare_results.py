@@ -5,9 +5,10 @@ from pathlib import Path
 
 from flows.core.config.load_config import param_differences
 from flows.project.project import Project
+from flows.project.project_workers import plain_runner
 from flows.results.run_history.list_runs import load_result
 from flows.training.paired_runs import compare_pairs, smallest_that_matters
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.client_metrics import metric_record, recorded_metric
 from models.metrics.paired_difference import difference_record
 from models.metrics.task_metrics import TaskMetrics, metric_value
@@ -40,6 +41,7 @@ def compare_results(project: Project, first: str, second: str) -> TwoComparisons
             f"results: got {names[0]}, by {metric.name}, and {names[1]}, by {other.name}, expected one metric "
             "(evaluation.metric). Compare two of the same metric."
         )
+    # before outcomes are read: rows are paired only between equal partitions
     _require_same_partitions(sides)
     rows = [{str(row["method"]): row for row in side["table"]} for side in sides]
     methods = [method for method in rows[0] if method in rows[1]]
@@ -130,7 +132,9 @@ def _paired_record(
     silos = project.silos.federated()
     scored = [set.intersection(*(set(hashes) for _, hashes in side)).intersection(silos.clients) for side in outcomes]
     clients = silos.select(sorted(scored[0] & scored[1], key=silos.index))
-    difference = compare_pairs(project.runner, clients, outcomes[0], outcomes[1], metric) if clients.clients else None
+    difference = (
+        compare_pairs(plain_runner(project), clients, outcomes[0], outcomes[1], metric) if clients.clients else None
+    )
     if difference is None:
         return {"method": method, "seeds": seeds, "why_not": "the data have no test rows"}
     matters = smallest_that_matters(project, metric_value(row, metric.headline))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from flows.project.project import Project
 from flows.results.run_history.list_runs import load_result
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.client_metrics import recorded_metric
 from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError

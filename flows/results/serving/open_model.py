@@ -10,8 +10,8 @@ from flows.project.project import Project
 from flows.results.registry.model_finder import ModelFinder
 from flows.training.evaluation import other_metrics
 from flows.training.load_finished_run import check_same_data, find_run, finished_run, score_on_present_rows
-from flows.training.mlflow_run_metadata import model_spec
-from flows.training.round_record import metrics_of
+from flows.training.run_records.mlflow_run_metadata import model_spec
+from flows.training.run_records.round_record import metrics_of
 from models.client_model import Model
 from models.metrics.client_metrics import metric_record
 from models.model_card import ModelCard
@@ -152,6 +152,30 @@ def served_model(
     Raises:
         UserError: If a client has no model, or if the model cannot be served.
     """
+    silos, model = _select_clients(name, method_name, silos, model, clients)
+    is_kept = isinstance(model.personal, ClientStateRefs) or bool(silos.scaling.own_columns)
+    if is_kept and not silos.is_here:
+        raise UserError(
+            f"{name}: got a model of which clients keep parts at their places, expected one that all clients share. Use it "
+            "at a place: `siloflow place send`, then `siloflow place predict` there."
+        )
+    # an owner who predicts at home sends nothing away; all others would read what clients keep
+    if is_kept and not of_owner:
+        kept = silos.clients if silos.scaling.own_columns else model.clients
+        check_command(Path(private.folder), "predict", kept)
+        check_own_models(Path(private.folder), kept, f"{name}: got weights or scales")
+    spec = model_spec(project, method, silos, private, model, of_clients=True)
+    if spec is None:
+        raise UserError(
+            f"{name}: got a model that cannot be served, expected one of built-in networks. Use another run."
+        )
+    return ServedModel(spec["card"], named_tensors(spec["shared"], spec["personal"]))
+
+
+def _select_clients(
+    name: str, method_name: str, silos: Silos, model: Model, clients: Sequence[str]
+) -> tuple[Silos, Model]:
+    """Select the clients that keep weights, or scales of their own columns; UserError if none of `clients` does."""
     if isinstance(model.personal, ClientStateRefs):
         known = [client for client in model.clients if client in model.personal.refs]
         if not clients:
@@ -177,22 +201,7 @@ def served_model(
         own = [client for client in clients if client in manifest.names] or [manifest.client(clients[0]).name]
         silos = silos.select(own)
         model = model.select(own) if model.is_personal else model
-    is_kept = isinstance(model.personal, ClientStateRefs) or bool(silos.scaling.own_columns)
-    if is_kept and not silos.is_here:
-        raise UserError(
-            f"{name}: got a model of which clients keep parts at their places, expected one that all clients share. Use it "
-            "at a place: `siloflow place send`, then `siloflow place predict` there."
-        )
-    if is_kept and not of_owner:
-        kept = silos.clients if silos.scaling.own_columns else model.clients
-        check_command(Path(private.folder), "predict", kept)
-        check_own_models(Path(private.folder), kept, f"{name}: got weights or scales")
-    spec = model_spec(project, method, silos, private, model, of_clients=True)
-    if spec is None:
-        raise UserError(
-            f"{name}: got a model that cannot be served, expected one of built-in networks. Use another run."
-        )
-    return ServedModel(spec["card"], named_tensors(spec["shared"], spec["personal"]))
+    return silos, model
 
 
 def run_of_champion(version: ModelVersion) -> str:

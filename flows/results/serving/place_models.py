@@ -56,6 +56,7 @@ def send_model(project: Project, model: str) -> PlaceModels:
                 number or "",
                 run,
                 opened.scorer.silos.scaling,
+                # references to what clients keep travel to their own place only
                 trained.select([c for c in trained.clients if c in silos] if trained.is_personal else ()),
                 opened.round.private,
             )

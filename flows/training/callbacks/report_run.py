@@ -9,10 +9,7 @@ from flows.core.console.process_control import interruption
 from flows.methods.figure_context import FigureContext
 from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
 from flows.training.constant_baseline import baseline
-from flows.training.draw_figures import draw_figures, figures_of
 from flows.training.evaluation import other_metrics
-from flows.training.mlflow_run_metadata import final_artifacts, run_spec
-from flows.training.round_record import mean_uncertainty, run_totals, time_breakdown
 from flows.training.run_context import RunContext
 from flows.training.run_notes import (
     notes_of_best,
@@ -21,6 +18,9 @@ from flows.training.run_notes import (
     notes_of_training,
     notes_of_undefined,
 )
+from flows.training.run_records.draw_figures import draw_figures, figures_of
+from flows.training.run_records.mlflow_run_metadata import final_artifacts, run_spec
+from flows.training.run_records.round_record import mean_uncertainty, run_totals, time_breakdown
 from models.metrics.client_metrics import metric_record
 from models.metrics.task_metrics import TaskMetrics, metric_value
 from models.networks.network_factory import num_trainable
@@ -90,10 +90,9 @@ class FinalEvaluation(Callback):
 
 def _reported(run: RunContext) -> Checkpoint:
     """Return the state that the run reports: that of the last round, or of the best one."""
-    last = Checkpoint(run.state, run.number, {})
     if run.project.params.evaluation.report != "best":
-        return last
-    return run.folder.require_best(run.number, run.scorer.quantity) or last
+        return run.last
+    return run.folder.require_best(run.number, run.scorer.quantity) or run.last
 
 
 class ValidationOutcomes(Callback):

@@ -15,9 +15,9 @@ from typing import NamedTuple, Self
 from flows.core.console import progress
 from flows.training.absent_places import named
 from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
-from flows.training.round_record import is_scored, round_record, with_scores
 from flows.training.run_context import RunContext
-from flows.training.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
+from flows.training.run_records.round_record import is_scored, round_record, with_scores
+from flows.training.run_records.run_folder import NO_RANK, Files, RetainedRefs, RunFolder
 from models.server_state import ServerState
 from silos.errors import ClientsAwayError
 from tasks.execution.process_memory import collect_garbage, resident_bytes
@@ -235,14 +235,16 @@ class RoundSaver(Callback):
         seconds = time.perf_counter() - played.began
         played.record["seconds"] = {"round": seconds, **played.round.tally.seconds}
         counts = partial(played.committed, played)
-        self._opened().submit(played.record, run.state, run.memory, run.report.best_round, counts)
+        self._opened().submit(played.record, run.state, run.last.memory, run.report.best_round, counts)
 
     def after_training(self, run: RunContext) -> None:
         """Wait until the last round is on disk; a round that was scored late is written again with its scores."""
         commits = self._opened()
         commits.flush()
         if run.report.scored_late is not None:
-            commits.submit(run.report.scored_late, run.state, run.memory, run.report.best_round, counts=lambda: None)
+            commits.submit(
+                run.report.scored_late, run.state, run.last.memory, run.report.best_round, counts=lambda: None
+            )
             commits.flush()
         commits.__exit__(None, None, None)
 

@@ -69,6 +69,7 @@ def merge_cells_of_client(
     for feature, withheld in withheld_columns(
         x[reported], column.index[reported], row_ids[reported], layout, least_rows
     ):
+        # no cell of a withheld column is reported, so its rows need none
         used[:, feature] &= ~withheld[column.index]
     cells, order = layout.cells_of(x), _order_of_cuts(layout.bins)
     for feature, values in enumerate(layout.categories):

@@ -36,6 +36,7 @@ def ingest_notes(
     return (
         f"{sample.name}: {_count(sample.rows, 'row')} of {_count(len(sample.columns), 'column')}{separated}",
         f"features: {rows.x.shape[1]:,} = {' + '.join(_feature_counts(columns))}",
+        # the label of a regression is a number as well, which may be odd or a code for a missing value
         *_odd_number_notes([*columns, label] if rows.task == "regression" else columns),
         *_doubtful_text_notes(source, columns),
         *missing_code_notes(

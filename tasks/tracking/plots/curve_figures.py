@@ -107,6 +107,7 @@ def draw_lines(
         line_style = style_of_line(index)
         line_style["markevery"] = 1
         colour = line_style["color"]
+        # a point without a finished seed has no mean
         measured = sorted((x, values) for x, values in points.items() if values)
         means = [statistics.fmean(values) for _, values in measured]
         (legend[name],) = axes.plot([x for x, _ in measured], means, linewidth=1.6, **line_style)
@@ -175,56 +176,81 @@ def _fill_panels(
 ) -> None:
     (left, middle, right), methods = axes, list(curves)
     looks = {m: style_of_line(index, max(map(len, curves[m]), default=1)) for index, m in enumerate(methods)}
+    baseline = comparison.get("baseline")
+    constant = baseline["metrics"][metric.headline] if baseline else None
+    lines = _draw_rounds(left, curves, metric, looks, constant)
+    _draw_clients(middle, comparison["runs"], metric, looks, constant)
+    _draw_differences(right, comparison["paired"], metric, looks)
+    if curves:
+        label_ends(left, lines, methods)
+
+
+def _draw_rounds(
+    axes: "Axes",
+    curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]],
+    metric: TaskMetrics,
+    looks: Mapping[str, Any],
+    constant: float | None,
+) -> list[Any]:
+    """Draw each method's score by round, faint for each seed, and return the lines of the means over seeds."""
     lines = []
     for method, seeds in curves.items():
         for curve in seeds:
-            left.plot(*zip(*curve, strict=True), color=looks[method]["color"], alpha=0.2, linewidth=0.8)
-        lines += left.plot(*_mean_curve(seeds), **looks[method], linewidth=1.8)
-    set_title(left, metric.title)
-    left.set(ylabel=metric.name)
-    set_rounds(left)
+            axes.plot(*zip(*curve, strict=True), color=looks[method]["color"], alpha=0.2, linewidth=0.8)
+        lines += axes.plot(*_mean_curve(seeds), **looks[method], linewidth=1.8)
+    set_title(axes, metric.title)
+    axes.set(ylabel=metric.name)
+    set_rounds(axes)
+    if constant is not None:
+        _draw_baseline(axes.axhline, axes.get_ylim(), constant)
+    return lines
 
+
+def _draw_clients(
+    axes: "Axes",
+    runs: Sequence[Mapping[str, Any]],
+    metric: TaskMetrics,
+    looks: Mapping[str, Any],
+    constant: float | None,
+) -> None:
+    """Draw each client's score in a row for each method; hollow: of clients that do not train."""
     has_others, longest = False, 0
-    for index, method in enumerate(methods):
+    for index, method in enumerate(looks):
         colour, marker = looks[method]["color"], looks[method]["marker"]
-        federated, others = _client_means([run for run in comparison["runs"] if run["method"] == method], metric)
+        federated, others = _client_means([run for run in runs if run["method"] == method], metric)
         for means, face in ((federated, colour), (others, "none")):
             offsets = [index + 0.5 * (i / max(len(means) - 1, 1) - 0.5) for i in range(len(means))]
             values = list(means.values())
-            middle.scatter(
-                values, offsets, s=22, color=face, edgecolor=colour, marker=marker, alpha=0.8, linewidths=0.8
-            )
+            axes.scatter(values, offsets, s=22, color=face, edgecolor=colour, marker=marker, alpha=0.8, linewidths=0.8)
             if means is federated:
-                longest = max(longest, _name_extremes(middle, means, offsets))
+                longest = max(longest, _name_extremes(axes, means, offsets))
         if federated:
             mean = metric.over_clients(list(federated.values()))
-            middle.vlines(mean, index - 0.4, index + 0.4, color=colour, linewidth=2)
+            axes.vlines(mean, index - 0.4, index + 0.4, color=colour, linewidth=2)
         has_others = has_others or bool(others)
-    baseline = comparison.get("baseline")
-    if baseline:
-        _draw_baseline(left.axhline, left.get_ylim(), baseline["metrics"][metric.headline])
-        _draw_baseline(middle.axvline, middle.get_xlim(), baseline["metrics"][metric.headline])
-    set_title(
-        middle, "Each client's mean over seeds; line: all" + (" that train; hollow: others" if has_others else "")
-    )
+    if constant is not None:  # before the margins, which are no scores
+        _draw_baseline(axes.axvline, axes.get_xlim(), constant)
+    set_title(axes, "Each client's mean over seeds; line: all" + (" that train; hollow: others" if has_others else ""))
     share = (5 * longest + 8) / 300  # of the panel's width in points, for a name on either side
-    middle.margins(x=share / (1 - 2 * share))
-    middle.set(xlabel=f"test {metric.name}")
-    _set_rows(middle, methods)
+    axes.margins(x=share / (1 - 2 * share))
+    axes.set(xlabel=f"test {metric.name}")
+    _set_rows(axes, list(looks))
 
-    paired = comparison["paired"]
-    right.axvline(0, color=GREY, linewidth=1)
+
+def _draw_differences(
+    axes: "Axes", paired: Sequence[Mapping[str, Any]], metric: TaskMetrics, looks: Mapping[str, Any]
+) -> None:
+    """Draw the interval of each difference to the reference; thin: corrected over methods."""
+    axes.axvline(0, color=GREY, linewidth=1)
     for index, pair in enumerate(paired):
         colour, marker = looks[pair["method"]]["color"], looks[pair["method"]]["marker"]
         for interval, width in ((pair, 2.2), (pair.get("corrected", pair), 0.9)):
             bounds = [metric.axis(interval["low"]), metric.axis(interval["high"])]
-            right.plot(bounds, [index, index], color=colour, linewidth=width)
-        right.plot(metric.axis(pair["difference"]), index, marker, color=colour)
-    _set_rows(right, [pair["method"] for pair in paired])
-    set_title(right, f"Difference to {drawable_name(paired[0]['reference'], _SHORT)}, 95 % interval" if paired else "")
-    right.set(xlabel=metric.difference_axis)
-    if curves:
-        label_ends(left, lines, methods)
+            axes.plot(bounds, [index, index], color=colour, linewidth=width)
+        axes.plot(metric.axis(pair["difference"]), index, marker, color=colour)
+    _set_rows(axes, [pair["method"] for pair in paired])
+    set_title(axes, f"Difference to {drawable_name(paired[0]['reference'], _SHORT)}, 95 % interval" if paired else "")
+    axes.set(xlabel=metric.difference_axis)
 
 
 def draw_cost(

@@ -13,7 +13,7 @@ from flows.diagnosis.describe_data import overview_with_figure
 from flows.diagnosis.load_version import load_version
 from flows.partition import make
 from flows.project.project import Project
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from silos.errors import UserError
 from silos.io.hashing import folder_digest
 from silos.versioning import data_versions

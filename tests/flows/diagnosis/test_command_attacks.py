@@ -16,9 +16,9 @@ from flows.results.serving.export_model import export_model
 from flows.results.serving.open_model import open_model
 from flows.results.serving.predict_file import predict_file
 from flows.training.callbacks.report_run import MLflowTracking
-from flows.training.fingerprint import fingerprint_of
 from flows.training.run_context import check_allowed, open_run
-from flows.training.run_folder import Noted, RunFolder
+from flows.training.run_records.fingerprint import fingerprint_of
+from flows.training.run_records.run_folder import Noted, RunFolder
 from flows.training.trainer import Trainer, default_callbacks
 from flows.training.training_setup import training_setup
 from silos.dataset import Clients

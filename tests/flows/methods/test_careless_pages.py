@@ -10,7 +10,7 @@ from torch import Tensor
 from flows.methods.fedavg import FedAvg
 from flows.methods.figure_context import FigureContext
 from flows.methods.local_only import LocalOnly
-from flows.training.draw_figures import draw_figures
+from flows.training.run_records.draw_figures import draw_figures
 from models.client_model import Model
 from models.networks.deep_ensemble import DeepEnsemble
 from models.networks.network_factory import Network, is_bundled

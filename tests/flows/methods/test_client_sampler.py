@@ -18,7 +18,7 @@ from flows.methods.client_sampler import (
     evaluation_clients,
     sample_clients,
 )
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.server_state import ServerState
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state, save_state

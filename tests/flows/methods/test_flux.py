@@ -14,7 +14,7 @@ from models.client_model import Model
 from models.training.optimizers import SGD
 from silos.storage.partition_store import open_client
 from tasks.messages.round_messages import ABSENT
-from tasks.regroup import regroup, report_descriptor
+from tasks.report_evidence import report_descriptor, report_evidence
 
 SIZES = {"a": 33, "b": 30, "c": 42, "d": 36, "e": 39, "f": 33}
 LAWS = {"a": 0, "b": 0, "c": 1, "d": 1, "e": 1, "f": 0, "one": 1}
@@ -167,7 +167,7 @@ def test_no_moments_of_few_rows_leave_nor_follow_from_those_that_do(counts, abse
     start = FedAvg().init(setup).tensors["weights"]
     evidence = partial(report_descriptor, axes=torch.eye(6, dtype=torch.float64)[:, :2], classes=3)
     (sent,) = make_round(setup).map_clients(
-        regroup, Model(setup.network, start, clients=("a",)), training=setup.training, evidence=evidence
+        report_evidence, Model(setup.network, start, clients=("a",)), training=setup.training, evidence=evidence
     )
     assert sent.silent == ()
     assert [label for label in range(3) if (sent.moments[0, 1 + label] == ABSENT).all()] == absent

@@ -11,7 +11,7 @@ from scipy import stats
 from flows.methods.base import RoundReport
 from flows.methods.client_sampler import LossBasedSampler, Uniform
 from flows.methods.fedavg import FedAvg
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from silos.errors import UserError
 from tasks.tracking.checkpoint import Journal, load_state
 

@@ -31,7 +31,7 @@ from flows.orchestration.open_project import (
 from flows.partition import partition
 from flows.predict import predict
 from flows.run import run
-from flows.training.run_folder import run_name
+from flows.training.run_records.run_folder import run_name
 from publications.published_tables import table_of
 from publications.reproduce import reproduce
 from silos.errors import UserError

@@ -11,14 +11,14 @@ from PIL import Image
 
 from flows.project.project import Project
 from flows.project.run_sets import new_experiment, newest_experiment
-from flows.training.fingerprint import unused_name
+from flows.training.run_records.fingerprint import unused_name
 from silos.errors import UserError
 from silos.io import locks
 from tasks.tracking.json_io import write_json
 
 OPEN = """
 from flows.core.console import progress
-from flows.training.fingerprint import unused_name
+from flows.training.run_records.fingerprint import unused_name
 from flows.project.project import Project
 from flows.project.run_sets import new_experiment, newest_experiment
 class Told(progress.ProgressSink):

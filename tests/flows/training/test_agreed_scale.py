@@ -20,7 +20,7 @@ from flows.training.fit_standardizer import (
     fit_standardizer,
     load_standardizer,
 )
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import training_setup
 from silos.errors import UserError
 from silos.privacy.owner_file import make_store

@@ -9,8 +9,8 @@ import torch
 from flows.core.config.params_schema import EvaluationParams
 from flows.methods.base import find_method
 from flows.training.evaluation import Scorer
-from flows.training.round_record import metrics_of
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.round_record import metrics_of
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
 from models.networks.mlp import MLP
 from silos.cohort import Silos, open_common

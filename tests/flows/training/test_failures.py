@@ -19,8 +19,8 @@ from flows.cli.training_commands import print_compare
 from flows.compare import compare
 from flows.core.console.safe_text import PlainConsole
 from flows.project.project import Project
-from flows.training.fingerprint import check_resume
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.fingerprint import check_resume
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.errors import MethodError, UserError

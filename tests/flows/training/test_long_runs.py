@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.result_tables import write_client_table

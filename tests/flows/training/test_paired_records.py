@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -153,7 +152,7 @@ def test_a_pair_is_measured_on_the_seeds_that_both_methods_finished_on_every_par
         scored=silos,
         quantity=ACCURACY,
         store=SimpleNamespace(private=lambda folder: ClientStore(f"{folder}/private")),
-        workers=lambda: nullcontext(None),
+        params=SimpleNamespace(runner=SimpleNamespace(kind="threads", workers=1, address=None)),
     )
     finished = [{"fedavg": (0, 1, 2), "fedprox": (0, 2, 3)}, {"fedavg": (0, 1, 2, 3), "fedprox": (1, 2, 3)}]
     drawn = []

@@ -11,8 +11,8 @@ import torch
 
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
-from flows.training.fingerprint import check_resume, fingerprint_of
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.fingerprint import check_resume, fingerprint_of
+from flows.training.run_records.run_folder import RunFolder, run_name
 from flows.training.training_setup import training_setup
 from models.networks.pretrained_encoder import rename_torchvision
 from models.prng import server_stream

@@ -4,7 +4,7 @@ import pytest
 
 from flows.methods.common.posterior_sites import SITES
 from flows.methods.virtual import Virtual
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from tasks.tracking.checkpoint import Journal, load_state, save_state
 
 SETTINGS = (

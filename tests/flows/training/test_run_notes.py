@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from flows.project.project import Project
-from flows.training.run_folder import RunFolder
 from flows.training.run_notes import (
     _MAX_CLIENTS,
     _evenly_spaced,
@@ -14,6 +13,7 @@ from flows.training.run_notes import (
     notes_of_rows,
     notes_of_training,
 )
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
 from silos.io.atomic_io import write_bytes

@@ -7,8 +7,8 @@ import pytest
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.training.evaluation import Scorer
-from flows.training.run_folder import RunFolder
 from flows.training.run_notes import notes_of_scores
+from flows.training.run_records.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 

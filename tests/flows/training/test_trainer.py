@@ -17,10 +17,10 @@ from flows.project.project import Project
 from flows.training.callbacks.callback import Callback, CallbackError, PlayedRound, UserCallback
 from flows.training.callbacks.report_run import MLflowTracking, Progress, ResultFile
 from flows.training.callbacks.score_and_save import BestModel, ClientStateCleanup, Evaluation, RoundSaver
-from flows.training.fingerprint import fingerprint_of
-from flows.training.round_record import is_scored
 from flows.training.run_context import RunContext, open_run
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.fingerprint import fingerprint_of
+from flows.training.run_records.round_record import is_scored
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.trainer import Trainer, default_callbacks
 from flows.training.training_setup import training_setup
 from models.server_state import ServerState, Weights

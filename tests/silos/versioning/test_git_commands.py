@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.core.console import progress
-from flows.training.mlflow_run_metadata import git_commit
+from flows.training.run_records.mlflow_run_metadata import git_commit
 from silos.errors import UserError
 from silos.versioning import data_versions
 from silos.versioning.dvc_files import init_repositories, record, recorded_version

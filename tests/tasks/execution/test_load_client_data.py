@@ -22,7 +22,7 @@ from tasks.execution.load_client_data import load_rows, load_weights, may_report
 from tasks.gradients import head_gradient
 from tasks.local_train import local_train
 from tasks.paired_outcomes import prior_shift_accuracies
-from tasks.regroup import regroup
+from tasks.report_evidence import report_evidence
 from tasks.uncertainty_check import uncertainty_check
 
 NETWORK = MLP(5, (), 2)
@@ -79,7 +79,7 @@ TOLD = {
     "uncertainty_check": (uncertainty_check, {**TRAINED, "passes": 2}),
     "ensemble_check": (ensemble_check, {}),
     "head_gradient": (head_gradient, {}),
-    "regroup": (regroup, {}),
+    "regroup": (report_evidence, {}),
 }
 
 

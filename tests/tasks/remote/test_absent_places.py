@@ -24,6 +24,7 @@ from tasks.places.sessions import PlaceAwayError
 from tasks.remote import place_workers
 from tasks.remote.gather_parts import write_listing
 from tasks.remote.place_workers import PlaceWorkers
+from tasks.tracking.checkpoint import Checkpoint
 from tests.tasks.remote.conftest import calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs'")  # there is no flow around the steps
@@ -52,12 +53,18 @@ class Run:
     """What the trainer reads of a run."""
 
     method: Any
-    state: Any
+    last: Checkpoint
     clients: RunClients
     sampler: Sampler
     least: int = 1
-    number: int = 0
-    memory: Any = None
+
+    @property
+    def state(self):
+        return self.last.state
+
+    @property
+    def number(self):
+        return self.last.round
 
     @property
     def project(self):
@@ -74,7 +81,9 @@ def test_rounds_without_an_absent_place_have_the_bits_of_rounds_without_its_clie
 
     def play(silos, runner, store, dropped):
         own = replace(setup, silos=silos, stack=2)
-        run = Run(page, page.init(own), RunClients(own, runner, store, None), Dropping(dropped=dropped))
+        run = Run(
+            page, Checkpoint(page.init(own), 0, {}), RunClients(own, runner, store, None), Dropping(dropped=dropped)
+        )
         for number in (1, 2, 3, 4):
             if number == 2:
                 apart.away["b"] = answered
@@ -106,7 +115,7 @@ def test_a_round_with_too_few_clients_waits_for_the_place_and_names_it(
     monkeypatch.setattr(progress, "_current", Screen())
     own = replace(setup, silos=apart.listed, stack=2)
     clients = RunClients(own, at_places(apart), stores("there"), None)
-    run = Run(page, page.init(own), clients, Dropping(), least=4)
+    run = Run(page, Checkpoint(page.init(own), 0, {}), clients, Dropping(), least=4)
     assert Trainer(run, []).play_round().round.dropped == ()
     assert lines == [
         "round 1 starts again without the clients of place b",

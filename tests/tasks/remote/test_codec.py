@@ -27,10 +27,10 @@ from silos.cohort import Cohort, Silos, Stack
 from silos.errors import DivergedError, RefusalError, UserError
 from tasks.messages.message_policy import Message
 from tasks.messages.round_messages import ClusterChoice, Update
-from tasks.regroup import prior_shift_fit, report_cluster_fit
 from tasks.remote.answer_steps import answer, pack_call, read_answer, run_step
 from tasks.remote.codec import MOST_DEPTH, NotPlainError, alternatives, arms_of, field_hints, pack, unpack
 from tasks.remote.step_list import client_steps, offered_functions, parameters_of, returned_by
+from tasks.report_evidence import prior_shift_fit, report_cluster_fit
 
 LEAVES = {int, str, bool, float, type(None), Tensor, np.ndarray, Cohort, Silos, ClientStore, ClientMetric}
 CLIENTS = {"oslo": 11, "lyon": 7, "rome": 9}

@@ -33,7 +33,6 @@ from tasks.execution.task_runner import PlainRunner, PrefectRunner, map_clients
 from tasks.local_train import local_train
 from tasks.messages.round_messages import Update
 from tasks.places.envelopes import Header
-from tasks.regroup import report_descriptor
 from tasks.remote.answer_steps import pack_call, read_answer
 from tasks.remote.codec import pack, unpack
 from tasks.remote.enrolment import open_sessions
@@ -42,6 +41,7 @@ from tasks.remote.place_workers import PlaceRunner, PlaceWorkers, ask_place
 from tasks.remote.serve_place import KEEP, MODEL, MODEL_FILE, PART, PlaceServer, SentModel, machine_of
 from tasks.remote.step_list import returned_by
 from tasks.remote.work_limits import check_work
+from tasks.report_evidence import report_descriptor
 from tests.tasks.remote.conftest import CLIENTS, calls
 
 pytestmark = pytest.mark.filterwarnings("ignore:Logger 'prefect.task_runs'")  # there is no flow around the steps

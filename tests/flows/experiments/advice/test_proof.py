@@ -25,7 +25,7 @@ from flows.experiments.comparison.client_gains import ALONE
 from flows.experiments.comparison.run_trials import trial_name
 from flows.experiments.comparison.tuner import Score
 from flows.training.paired_runs import client_strata
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.run_folder import RunFolder, run_name
 from models.metrics.paired_difference import difference
 from models.metrics.task_metrics import TASK_METRICS
 from silos.client_store import ClientStore
@@ -179,8 +179,9 @@ def test_runs_without_silos_cost_time_too(tmp_path):
 
 
 def project_of(silos, task="classification") -> Any:
-    quantity = TASK_METRICS[task]
-    return SimpleNamespace(scored=SimpleNamespace(federated=lambda: silos), quantity=quantity, runner=PlainRunner())
+    params = SimpleNamespace(runner=SimpleNamespace(kind="threads"))
+    scored = SimpleNamespace(federated=lambda: silos)
+    return SimpleNamespace(scored=scored, quantity=TASK_METRICS[task], params=params)
 
 
 def outcomes(folder, right, silos=SILOS, rows=ROWS):

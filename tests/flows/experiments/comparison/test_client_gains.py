@@ -1,7 +1,6 @@
 """Who gains: a client's p-value against sums over its own table, the family's error in simulations, and the sentences."""
 
 import math
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -203,7 +202,7 @@ def test_rows_of_a_class_are_counted_once_for_all_seeds_and_for_all_clients_that
         silos=silos,
         store=SimpleNamespace(private=lambda _: store),
         ledgers=ClientStore(str(tmp_path / "private")),
-        workers=lambda: nullcontext(None),
+        params=SimpleNamespace(runner=SimpleNamespace(kind="threads", workers=1, address=None)),
     )
     runs = [("fedavg", 0), ("fedavg", 1), ("ditto", 0)]
     found = class_records(project, {run: {"folder": "runs/run"} for run in runs})
@@ -235,7 +234,7 @@ def test_the_mean_gain_on_rows_that_all_clients_share_has_the_interval_of_single
         scored=SimpleNamespace(federated=lambda: silos),
         quantity=ACCURACY,
         store=SimpleNamespace(private=stores.get),
-        workers=lambda: nullcontext(None),
+        params=SimpleNamespace(runner=SimpleNamespace(kind="threads", workers=1, address=None)),
     )
     found = gains_over_training_alone(project, ["local_only", "fedavg"], "fedavg", [0], runs)["methods"]["fedavg"]
     d = (right[1].astype(float) - right[0])[None]

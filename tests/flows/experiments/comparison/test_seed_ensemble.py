@@ -9,7 +9,7 @@ from flows.experiments.comparison.run_trials import _model, _score_ensemble
 from flows.methods.method_settings import method_of
 from flows.methods.round_context import RoundContext
 from flows.project.project import Project
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import training_setup
 from models.server_state import ServerState
 from tasks.execution.task_runner import PlainRunner

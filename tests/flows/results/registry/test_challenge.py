@@ -24,7 +24,6 @@ from flows.results.registry.register_candidates import (
 from models.metrics.client_metrics import METRICS_BY_NAME
 from silos.client_store import ClientStore
 from tasks.evaluate import OUTCOMES
-from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.model_registry import ModelVersion
 
@@ -78,11 +77,14 @@ def trained(write_silos: Any, tmp_path: Path) -> Any:
     silos = write_silos(dict.fromkeys(CLIENTS, 5), test=ROWS, task="regression")
     project: Any = SimpleNamespace(
         root=tmp_path,
-        params=SimpleNamespace(data=SimpleNamespace(name="digits"), comparison=SimpleNamespace(matters=None)),
+        params=SimpleNamespace(
+            data=SimpleNamespace(name="digits"),
+            comparison=SimpleNamespace(matters=None),
+            runner=SimpleNamespace(kind="threads"),
+        ),
         quantity=METRICS_BY_NAME["rmse"],
         silos=silos,
         data=SimpleNamespace(same_rows=eq),
-        runner=PlainRunner(),
         store=SimpleNamespace(private=lambda folder: ClientStore(f"{folder}/private")),
     )
 

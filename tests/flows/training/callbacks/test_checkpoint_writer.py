@@ -10,7 +10,7 @@ import torch
 
 from flows.core.console import progress
 from flows.training.callbacks.score_and_save import CheckpointWriter
-from flows.training.run_folder import RetainedRefs, RunFolder
+from flows.training.run_records.run_folder import RetainedRefs, RunFolder
 from models.server_state import ServerState
 from silos.client_store import ClientStore
 from tasks.tracking.checkpoint import load_state

@@ -8,8 +8,8 @@ import pytest
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
 from flows.project.run_sets import new_experiment
-from flows.training.mlflow_run_metadata import run_spec
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.mlflow_run_metadata import run_spec
+from flows.training.run_records.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import pytest
 
 from flows.methods.method_settings import method_of
 from flows.project.project import Project
-from flows.training.fingerprint import fingerprint_of
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.fingerprint import fingerprint_of
+from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import training_setup
 from silos.errors import UserError
 

@@ -10,7 +10,7 @@ import torch
 
 from flows.training.callbacks.score_and_save import BestModel
 from flows.training.run_context import RunReport
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.metrics.task_metrics import TASK_METRICS
 from models.server_state import ServerState
 from silos.io.atomic_io import write_bytes, writing

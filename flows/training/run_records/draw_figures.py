@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from flows.core.config.params_schema import Params
 from flows.methods.figure_context import FigureContext, FigureWriter
 from flows.plugins import FIGURES
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from silos.io.atomic_io import write_bytes
 from silos.plugin_registry import Registered, bind_options
 

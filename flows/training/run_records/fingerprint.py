@@ -5,7 +5,7 @@ from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
 from flows.project.run_sets import NOT_OF_RUN, UNNAMED
-from flows.training.run_folder import RunFolder, run_name
+from flows.training.run_records.run_folder import RunFolder, run_name
 from flows.training.training_setup import training_setup
 from models.training.engine_and_stack_size import even_stack_size
 from silos.errors import UserError

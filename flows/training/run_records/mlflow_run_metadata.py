@@ -13,7 +13,7 @@ from flows.methods.method_settings import method_of
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
 from flows.project.run_sets import experiment
-from flows.training.run_folder import RunFolder
+from flows.training.run_records.run_folder import RunFolder
 from models.client_model import Model, first_client
 from models.model_card import ModelCard
 from models.networks.exported_network import ExportedNetwork
@@ -119,6 +119,7 @@ def final_artifacts(
     of_clients = project.params.tracking.personal_models
     content = model_spec(project, method, setup.silos, private, model, of_clients)
     if content is None and of_clients and not setup.silos.is_here:
+        # once, since it holds for every run of a comparison
         progress.current().say_once("no model of single clients is logged: what they keep stays at their places.")
     tags = {"weights_sha256": result["weights_sha256"]}
     logged: LoggedModel | None = None if content is None else {**content, "name": folder.name, "tags": tags}

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from flows.methods.base import RoundReport, find_method
-from flows.training.round_record import round_record, time_breakdown
+from flows.training.run_records.round_record import round_record, time_breakdown
 from models.metrics.task_metrics import TASK_METRICS
 
 

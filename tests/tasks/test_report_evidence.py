@@ -9,7 +9,7 @@ import torch
 from models.client_model import Model
 from models.prng import server_stream
 from silos.storage.partition_store import open_client
-from tasks.regroup import regroup
+from tasks.report_evidence import report_evidence
 
 SIZES = {"a": 9, "b": 12, "c": 4, "d": 1, "e": 7}
 
@@ -25,7 +25,7 @@ def ask(setup, make_round):
 
     def run(weights, **options):
         model = Model(setup.network, shared=weights, clients=setup.silos.clients)
-        messages = make_round(setup, **options).map_clients(regroup, model, training=setup.training)
+        messages = make_round(setup, **options).map_clients(report_evidence, model, training=setup.training)
         return {
             client: (int(m.rows[at]), m.choice[at].tolist(), m.loss[at].tolist())
             for m in messages

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from flows.training.mlflow_run_metadata import git_commit
+from flows.training.run_records.mlflow_run_metadata import git_commit
 
 
 def test_without_git_installed_or_outside_of_a_checkout_a_run_names_no_commit(tmp_path, monkeypatch):

@@ -1,0 +1,34 @@
+"""Open the workers that a project's params name, and run its steps without workers."""
+
+from contextlib import AbstractContextManager
+from functools import partial
+
+from flows.core.console import progress
+from flows.project.project import Project
+from tasks.execution.open_workers import open_workers
+from tasks.execution.task_runner import PlainRunner
+from tasks.execution.worker_backends import Workers
+
+
+def project_workers(project: Project) -> AbstractContextManager[Workers]:
+    """Open the workers that params name."""
+    runner = project.params.runner
+    if runner.kind == "places":
+        from tasks.remote.place_workers import PlaceWorkers
+
+        make = partial(PlaceWorkers, project.root, _print, runner.patience)
+        return open_workers("places", 1, f"{project.root} {runner.patience}", _print, make)
+    return open_workers(runner.kind, runner.workers, runner.address, _print)
+
+
+def plain_runner(project: Project) -> PlainRunner:
+    """Return what runs steps apart from a flow's tasks: in this process, or at the places where rows lie."""
+    if project.params.runner.kind != "places":
+        return PlainRunner()
+    from tasks.remote.place_workers import PlaceRunner
+
+    return PlaceRunner(root=project.root, patience=project.params.runner.patience)
+
+
+def _print(line: str) -> None:
+    progress.current().say(line)
