@@ -247,18 +247,20 @@ class SharedNoise:
 
         Returns:
             Integers, (clients, count) int64, with weights in the order of their names.
-
-        Raises:
-            ValueError: If a sum is too large for the grid.
         """
         flat = torch.cat([total.flatten(1) for _, total in sorted(sums.items())], 1).double()
         rounded = flat.cpu().add_(noise, alpha=self.deviation).div_(self.grid).round_()
-        if float(rounded.abs().max()) >= _MOST_INTEGER:
+        # no error, which would depend on rows; `check` has excluded such sums by numbers that do not
+        return rounded.clamp_(-_MOST_INTEGER, _MOST_INTEGER).long()
+
+    def check(self, rows: int) -> None:
+        """Raise a ValueError if the sum of this many clipped rows could be too large for the grid."""
+        largest = (rows * self.privacy.clip + 10 * self.deviation) / self.grid
+        if largest >= _MOST_INTEGER:
             raise ValueError(
-                f"private training: got a sum of {_MOST_INTEGER} times the grid of the noise, expected less. Lower "
-                "training.privacy.epsilon, or train on fewer rows."
+                f"training.privacy: got noise so small that a sum of {rows} rows has no exact integer, expected more. Lower "
+                "training.privacy.epsilon."
             )
-        return rounded.long()
 
 
 def step_with_sum(

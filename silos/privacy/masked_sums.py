@@ -1,17 +1,21 @@
-"""Sums over silos that the server can read, although it can read no silo's own numbers (Bonawitz et al. 2017).
+"""Sums over silos that a server can read, although it can read no silo's own numbers (Bonawitz et al. 2017).
 
 Each silo u has a lasting key pair. For a sum it derives a key pair (a_u, A_u) and a seed b_u from its secret.
 1. u sends A_u, and for each silo v, encrypted with a key that only u and v have, its share of a_u and of b_u.
 2. u sends x_u + PRG(b_u) + sum over v > u of PRG(s_uv) - sum over v < u of PRG(s_uv), modulo 2^64, with
-   s_uv = KDF(DH(a_u, A_v)). In the sum over all silos the s cancel.
-3. Each silo reveals its shares of b_v for the silos v that answered, and its shares of a_v for those that stopped
-   after step 1. From `least` shares the server computes b_v or a_v, and subtracts what did not cancel.
+   s_uv = KDF(DH(a_u, A_v), names and keys of both). In the sum over all silos the s cancel.
+3. u confirms to each v which silos were present and which answered, with a code that only u and v can make.
+4. If `least` silos confirmed the same, each reveals its shares of b_v for the silos v that answered, and of a_v for
+   those that stopped after step 1. From `least` shares the server computes b_v or a_v, and subtracts what did not cancel.
 
-A silo reveals shares of either a_v or b_v, for one list of silos. Because `least` is more than half of silos and
-colluders together, the server never gets `least` shares of both, and so reads only sums of `least` or more silos.
+`least` is more than half of silos and colluders together. So two groups of `least` silos have an honest silo in common,
+which confirms one list of silos a sum, and all honest silos reveal shares for the same list. The server, together with
+at most `colluders` silos, reads the sum of the honest silos on that list, `least` - `colluders` or more, and no other.
 """
 
+import hmac
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +39,10 @@ MOST_SILOS = 200
 SEALED_BYTES = 2 * SHARE_BYTES + 16
 """The length of two encrypted shares with their tag."""
 
+CODE_BYTES = 32
+"""The length of a confirmation."""
+
+_KEY, _LONGEST_NAME = re.compile("[0-9a-f]{64}"), 500
 _NONCE = bytes(12)  # each key encrypts one message
 _PUT_RIGHT = "Lower training.privacy.colluders, raise training.privacy.least, or let more silos take part."
 
@@ -45,6 +53,7 @@ class SumSession:
 
     Attributes:
         name: What tells the sums of a server apart.
+        attempt: How often the server has begun it before.
         clients: The silos that are invited.
         keys: Their lasting public keys, in hexadecimal digits.
         least: The fewest silos whose sum may be read.
@@ -52,15 +61,29 @@ class SumSession:
     """
 
     name: str
+    attempt: int
     clients: tuple[str, ...]
     keys: tuple[str, ...]
     least: int
     colluders: int
 
     def check(self) -> None:
-        """Raise a UserError for numbers of silos that would let the server read less than a sum, or have no noise."""
+        """Raise a UserError for repeated names or keys, and for numbers of silos under which less could be read."""
         count = len(self.clients)
-        if not 2 <= count <= MOST_SILOS or len({*self.clients}) != count or len(self.keys) != count:
+        if len({*self.clients}) < count or len({*self.keys}) < count or len(self.keys) != count:
+            raise UserError(
+                "training.privacy.secure_sums: got two silos with one name or one key, expected a key for each: a silo's "
+                "folder under private/ was copied. Give the copy a new one."
+            )
+        if (
+            any(_KEY.fullmatch(key) is None for key in self.keys)
+            or max(map(len, self.clients), default=0) > _LONGEST_NAME
+        ):
+            raise UserError(
+                "training.privacy.secure_sums: got a key that is none, or a name of a silo that is too long, expected 64 "
+                f"hexadecimal digits and at most {_LONGEST_NAME} characters."
+            )
+        if not 2 <= count <= MOST_SILOS:
             raise UserError(
                 f"training.privacy.secure_sums: got {count} silos in a round, expected 2 to {MOST_SILOS}. Change "
                 "clients.fraction, or set it to false."
@@ -80,7 +103,7 @@ class SumSession:
     @cached_property
     def digest(self) -> str:
         """Return a hash of all of it."""
-        return _hash([self.name, self.clients, self.keys, self.least, self.colluders])
+        return _hash([self.name, self.attempt, self.clients, self.keys, self.least, self.colluders])
 
     def key_of(self, client: str) -> str:
         """Return the lasting public key of an invited silo."""
@@ -138,7 +161,7 @@ class SumMember:
         of_seed = split_secret(self._seed, count, least, self._derived("shares of the seed"))
         bound = bytes.fromhex(self.public_key)
         return [
-            ChaCha20Poly1305(self._pair(other, self.client, other)).encrypt(_NONCE, of_key[at] + of_seed[at], bound)
+            ChaCha20Poly1305(self._pair("shares", self.client, other)).encrypt(_NONCE, of_key[at] + of_seed[at], bound)
             for at, other in enumerate(self.session.clients)
         ]
 
@@ -161,7 +184,9 @@ class SumMember:
             )
         for other, key, text in zip(present.clients, present.keys, sealed, strict=True):
             try:
-                both = ChaCha20Poly1305(self._pair(other, other, self.client)).decrypt(_NONCE, text, bytes.fromhex(key))
+                both = ChaCha20Poly1305(self._pair("shares", other, self.client)).decrypt(
+                    _NONCE, text, bytes.fromhex(key)
+                )
             except (InvalidTag, ValueError):
                 raise RefusalError(
                     f"client {self.client}: got shares of {other} that this silo did not make for the same sum, expected "
@@ -182,20 +207,18 @@ class SumMember:
         masked = numbers + _stream(_derive(self._seed, "self", self._bound(question)), count)
         for other, key in zip(present.clients, present.keys, strict=True):
             if other != self.client:
-                seed = pair_seed(self._key, key, self._bound(question))
+                seed = pair_seed(self._key, key, self.session, question, present, self.client, other)
                 sign = 1 if self.session.clients.index(other) > own else -1
                 masked += sign * _stream(seed, count)
         return masked
 
-    def reveal_shares(
-        self, present: PresentSilos, answered: Sequence[str], shares: Mapping[str, tuple[bytes, bytes]]
-    ) -> list[bytes]:
-        """Return a share for each present silo: of its seed if it answered, of its key if it did not.
+    def confirm(self, question: str, present: PresentSilos, answered: Sequence[str]) -> list[bytes]:
+        """Return for each silo that answered a code of CODE_BYTES, by which this silo confirms the lists to it.
 
         Args:
+            question: The hash that this silo used in `mask`.
             present: The silos that sent shares.
-            answered: The silos whose masked numbers the server has.
-            shares: What `open_shares` returned.
+            answered: The silos that the server says it has masked numbers of.
 
         Raises:
             RefusalError: If fewer silos answered than `least`, or other silos than those present.
@@ -206,7 +229,41 @@ class SumMember:
                 f"client {self.client}: got a sum over {len(answered)} silos, expected {self.session.least} or more that "
                 "are present, this one among them. Start the run again."
             )
-        return [shares[name][1 if name in names else 0] for name in present.clients]
+        return [self._code(self.client, other, question, present, answered) for other in answered]
+
+    def reveal_shares(
+        self,
+        question: str,
+        present: PresentSilos,
+        answered: Sequence[str],
+        shares: Mapping[str, tuple[bytes, bytes]],
+        codes: Mapping[str, bytes],
+    ) -> list[bytes]:
+        """Return a share for each present silo: of its seed if it answered, of its key if it did not.
+
+        Args:
+            question: The hash that this silo used in `mask`.
+            present: The silos that sent shares.
+            answered: The silos whose masked numbers the server has, as this silo confirmed them.
+            shares: What `open_shares` returned.
+            codes: By silo the code with which it confirmed the same lists to this silo.
+
+        Raises:
+            RefusalError: If fewer silos confirmed the lists than `least`, or a code is of other lists.
+        """
+        right = [
+            name
+            for name, code in codes.items()
+            if name in answered
+            and hmac.compare_digest(code, self._code(name, self.client, question, present, answered))
+        ]
+        if len(right) < max(self.session.least, len(codes)):
+            raise RefusalError(
+                f"client {self.client}: got {len(right)} right confirmations among {len(codes)}, expected "
+                f"{self.session.least} or more and no wrong one: silos were sent other weights or lists of silos. Start the "
+                "run again."
+            )
+        return [shares[name][1 if name in answered else 0] for name in present.clients]
 
     def _bound(self, question: str) -> str:
         return f"{self.session.digest} {question}"
@@ -230,10 +287,15 @@ class SumMember:
     def _derived(self, purpose: str) -> bytes:
         return self.secret.key("secure sum", purpose, self.session.digest)
 
-    def _pair(self, other: str, sender: str, receiver: str) -> bytes:
-        """Return the key by which one of a pair of silos encrypts for the other."""
+    def _pair(self, purpose: str, sender: str, receiver: str) -> bytes:
+        """Return the key by which one of a pair of silos encrypts for the other, or confirms to it."""
+        other = receiver if sender == self.client else sender
         shared = _exchange(self._lasting, self.session.key_of(other), other)
-        return _derive(shared, "shares", self.session.digest, sender, receiver)
+        return _derive(shared, purpose, self.session.digest, sender, receiver)
+
+    def _code(self, sender: str, receiver: str, question: str, present: PresentSilos, answered: Sequence[str]) -> bytes:
+        content = json.dumps([question, present.digest, [*answered]]).encode()
+        return hmac.digest(self._pair("confirm", sender, receiver), content, "sha256")
 
 
 def unmask(
@@ -278,13 +340,22 @@ def unmask(
         for other, other_key in zip(present.clients, present.keys, strict=True):
             if other in answered:  # its mask with the silo that stopped has not cancelled
                 sign = 1 if session.clients.index(name) > session.clients.index(other) else -1
-                opened -= sign * _stream(pair_seed(stopped, other_key, bound), len(total))
+                seed = pair_seed(stopped, other_key, session, question, present, name, other)
+                opened -= sign * _stream(seed, len(total))
     return opened
 
 
-def pair_seed(own: X25519PrivateKey, other: str, bound: str) -> bytes:
-    """Return the seed of the mask of two silos, by the private key of one and the public key of the other."""
-    return _derive(_exchange(own, other, "of a pair"), "mask", bound)
+def pair_seed(
+    own: X25519PrivateKey, key: str, session: SumSession, question: str, present: PresentSilos, first: str, second: str
+) -> bytes:
+    """Return the seed of the mask of two silos, by the private key of one and the public key of the other.
+
+    It depends on both names and keys: otherwise a silo that repeats another's key would have the same mask as that one, with
+    the other sign.
+    """
+    pair = sorted((first, second), key=session.clients.index)
+    keys = [present.keys[present.clients.index(name)] for name in pair]
+    return _derive(_exchange(own, key, second), "mask", session.digest, question, *pair, *keys)
 
 
 def _lasting(secret: Secret) -> X25519PrivateKey:
@@ -318,6 +389,6 @@ def _hash(parts: Sequence[object]) -> str:
 
 def _unfit(name: str) -> UserError:
     return UserError(
-        f"client {name}: got shares that give no key of it, expected its own, so that the sum stays unreadable: a silo "
-        "revealed other shares than it received. Start the run again, or leave such a silo out by clients.leave."
+        f"training.privacy.secure_sums: got shares that give no key of client {name}, expected its own, so that the sum "
+        "stays unreadable: that silo made wrong shares, or another one revealed wrong ones. Start the run again."
     )

@@ -47,6 +47,7 @@ messages: all         # or a list of the kinds that may leave, such as [Update, 
 training_rows: 1      # training rows below which a silo takes no part in training
 private_training: false # whether training without training.privacy is refused, and of weights that silos keep
 colluders: 1          # other silos that may help the server to read this one: the least that secure sums assume
+peers: all            # or the keys of silos that secure sums may have, as their owners read them in `siloflow data ledger`
 own_models: false     # whether weights and scales that a silo keeps may predict, and may be exported and logged
 owners_view: {view}    # whether `show`, `stats`, `data diff` and `predict` read rows without a guard, for the owner alone
 budget: {budget}# epsilon of all reports with noise, and of training with training.privacy
@@ -60,7 +61,7 @@ other_silos: {other}    # whether rows that these silos reported may be reported
 silos: {{}}             # the same keys, from commands on, for single silos: {{oslo: {{without_noise: false}}}}
 """
 
-Listed = Literal["commands", "methods", "messages"]
+Listed = Literal["commands", "methods", "messages", "peers"]
 """The keys that list what is allowed."""
 
 _Names = Literal["all"] | tuple[Name, ...]
@@ -75,6 +76,7 @@ class Policy(Section):
     training_rows: int = Field(default=1, ge=1, le=param_limits.TIMES)
     private_training: bool = False
     colluders: int = Field(default=1, ge=0, le=param_limits.TIMES)
+    peers: _Names = "all"
     own_models: bool = False
     owners_view: bool = False
     budget: float = Field(default=8.0, ge=0, le=param_limits.MAX_REAL)
@@ -87,7 +89,7 @@ class Policy(Section):
     other_silos: bool = False
 
     def allows(self, key: Listed, name: str) -> bool:
-        """Return whether a command, method or kind of message is allowed."""
+        """Return whether a command, method, kind of message, or a silo of this key is allowed."""
         listed: str | tuple[str, ...] = getattr(self, key)
         return listed == "all" or name in listed
 
@@ -391,6 +393,7 @@ _EXPECTED = {
     "training_rows": "a whole number of 1 or more",
     "private_training": _SWITCH,
     "colluders": "a whole number of 0 or more",
+    "peers": "all, or a list of keys of 64 digits",
     "own_models": _SWITCH,
     "owners_view": _SWITCH,
     "budget": "a number from 0 on",

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -29,7 +30,7 @@ class SumLedger(Ledger):
 
         Raises:
             UserError: As `SumSession.check`.
-            RefusalError: If the owner assumes more colluders, or another silo has another key than in its first sum.
+            RefusalError: If the owner assumes more colluders or names other silos, or a silo has another key than before.
         """
         session.check()
         if session.colluders < self.policy.colluders:
@@ -39,9 +40,8 @@ class SumLedger(Ledger):
             )
         with self._lock():
             secret, _ = self._open()
-            member = SumMember(secret, self.client, session)
-            self._meet(session)
-        return member
+            self._check_peers(session)
+        return SumMember(secret, self.client, session)
 
     def is_used(self, session: SumSession) -> bool:
         """Return whether the silo has sent masked numbers in this session."""
@@ -49,37 +49,79 @@ class SumLedger(Ledger):
             return f"{session.digest}/question" in self._bound()
 
     def bind_question(self, session: SumSession, question: str, present: PresentSilos) -> None:
-        """Record what the silo masks, before it leaves; RefusalError if it masked something else in this session."""
-        self._bind(f"{session.digest}/question", sha256(f"{question} {present.digest}".encode()).hexdigest())
-        self._bind(f"{session.digest}/present", present.digest)
+        """Record what the silo masks, before it leaves, and the keys of others; RefusalError if it masked something else.
 
-    def bind_answered(self, session: SumSession, present: PresentSilos, answered: tuple[str, ...]) -> None:
-        """Record for which silos shares are revealed, before they leave; RefusalError for a second list of silos."""
+        The caller has decrypted the shares of the present silos, so that their lasting keys are theirs.
+        """
         with self._lock():
-            joined = self._bound().get(f"{session.digest}/present")
-        if joined != present.digest:
-            raise RefusalError(
-                f"client {self.client}: got a sum that this silo masked nothing for, expected its own. Start the run again."
-            )
-        self._bind(f"{session.digest}/answered", sha256(json.dumps(answered).encode()).hexdigest())
+            self._meet({name: session.key_of(name) for name in present.clients})
+            self._bind(f"{session.digest}/question", _hash([question, present.digest]))
 
-    def _meet(self, session: SumSession) -> None:
-        """Remember the keys of other silos at their first sum; RefusalError for another key of a silo that is known."""
-        path = self._home / "peers.json"
-        try:
-            known: dict[str, str] = json.loads(path.read_bytes()) if path.exists() else {}
-        except ValueError:
-            raise UserError(f"{path}, the keys of other silos, cannot be read. Restore it from a copy.") from None
+    def bind_answered(
+        self, session: SumSession, question: str, present: PresentSilos, answered: tuple[str, ...]
+    ) -> None:
+        """Record the list of silos that is confirmed, before it leaves; RefusalError for a second list."""
+        with self._lock():
+            if self._bound().get(f"{session.digest}/question") != _hash([question, present.digest]):
+                raise RefusalError(
+                    f"client {self.client}: got a sum that this silo masked nothing for, expected its own. Start the run "
+                    "again."
+                )
+            self._bind(f"{session.digest}/answered", _hash([question, present.digest, *answered]))
+
+    def check_answered(
+        self, session: SumSession, question: str, present: PresentSilos, answered: tuple[str, ...]
+    ) -> None:
+        """Raise RefusalError for another list than the silo confirmed."""
+        with self._lock():
+            confirmed = self._bound().get(f"{session.digest}/answered")
+        if confirmed != _hash([question, present.digest, *answered]):
+            raise RefusalError(
+                f"client {self.client}: got a list of silos that this silo has not confirmed, expected its own. Start the "
+                "run again."
+            )
+
+    def _check_peers(self, session: SumSession) -> None:
+        """Raise RefusalError for silos that the owner does not name, and for other keys than those that are known."""
         listed = dict(zip(session.clients, session.keys, strict=True))
+        strangers = [
+            name for name, key in listed.items() if name != self.client and not self.policy.allows("peers", key)
+        ]
+        if strangers:
+            raise RefusalError(
+                f"client {self.client}: got client {shown(strangers[0])} with the key {listed[strangers[0]]} in a secure "
+                f"sum, expected the keys that the owner lists under peers in {policy_file(Path(self.folder))}. Leave it "
+                "out, or let the owner list it."
+            )
+        known = self._known()
         replaced = [name for name, key in listed.items() if known.get(name, key) != key]
         if replaced:
             raise RefusalError(
                 f"client {self.client}: got another key of client {shown(replaced[0])} than in its first sum, expected the "
                 "same: a server with a key of its own could read this silo's numbers. If that silo has a new secret, let "
-                f"the owner remove it from {path}."
+                f"the owner remove it from {self._peers}."
             )
+
+    def _meet(self, listed: Mapping[str, str]) -> None:
+        """Remember the keys of other silos at their first sum."""
+        known = self._known()
+        if not self._log.exists() and not known:  # first, since keys without it mean that it was deleted
+            write_bytes(self._log, b"")
         if not listed.items() <= known.items():
-            write_bytes(path, json.dumps({**known, **listed}, indent=1, ensure_ascii=False).encode())
+            write_bytes(self._peers, json.dumps({**known, **listed}, indent=1, ensure_ascii=False).encode())
+
+    def _known(self) -> dict[str, str]:
+        try:
+            known: dict[str, str] = json.loads(self._peers.read_bytes()) if self._peers.exists() else {}
+        except ValueError:
+            raise UserError(
+                f"{self._peers}, the keys of other silos, cannot be read. Restore it from a copy."
+            ) from None
+        return known
+
+    @property
+    def _peers(self) -> Path:
+        return self._home / "peers.json"
 
     @property
     def _log(self) -> Path:
@@ -87,27 +129,31 @@ class SumLedger(Ledger):
 
     def _bound(self) -> dict[str, str]:
         if not self._log.exists():
+            if self._peers.exists():
+                raise UserError(
+                    f"{self._log}, the record of the secure sums of client {self.client}, is missing. Restore its folder "
+                    "from a copy. Nothing is summed until then."
+                )
             return {}
         lines = self._log.read_text(encoding="ascii", errors="replace").split("\n")[:-1]
-        return dict(line.split(" ", 1) for line in lines)
+        return {name: value for name, _, value in (line.partition(" ") for line in lines)}
 
     def _bind(self, name: str, value: str) -> None:
-        with self._lock():
-            bound = self._bound().get(name)
-            if bound == value:
-                return
-            if bound is not None:
-                raise RefusalError(
-                    f"client {self.client}: got a second question or list of silos for the same secure sum, expected one. "
-                    "Two would let the server read less than a sum. Resume the run."
-                )
-            with self._log.open("a+b") as file:
-                file.truncate(self._end())
-                file.write(f"{name} {value}\n".encode())
-                file.flush()
-                os.fsync(file.fileno())
-            sync_folder(self._home)
+        """Give a name its one value; the caller has the lock."""
+        bound = self._bound().get(name)
+        if bound == value:
+            return
+        if bound is not None:
+            raise RefusalError(
+                f"client {self.client}: got a second question or list of silos for the same secure sum, expected one. "
+                "Two would let the server read less than a sum. Resume the run."
+            )
+        with self._log.open("r+b") as file:
+            file.truncate(file.seek(file.read().rfind(b"\n") + 1))  # a line without its end was not acted on
+            file.write(f"{name} {value}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
 
-    def _end(self) -> int:
-        """Return where the last complete line ends; a line without its end was not acted on."""
-        return self._log.read_bytes().rfind(b"\n") + 1
+
+def _hash(parts: Sequence[str]) -> str:
+    return sha256(json.dumps(parts).encode()).hexdigest()

@@ -47,6 +47,10 @@ class Purchase:
         """Return the query as the ledger records it."""
         return TRAINING.qualified(self.settings)
 
+    def price(self, again: bool) -> float:
+        """Return the cost of all answers together, or of one that is given `again`."""
+        return self.rho / self.answers if again else self.rho
+
 
 @dataclass(frozen=True)
 class TrainingLedger(Ledger):
@@ -64,7 +68,21 @@ class TrainingLedger(Ledger):
             _, entries = self._open()
             return spent(entries), self._paid(purchase, entries) - len(self._answers(purchase, entries))
 
-    def record(self, purchase: Purchase, question: str, digest: str, register: Register) -> None:
+    def check(self, purchase: Purchase, question: str, again: bool = False) -> None:
+        """Raise RefusalError if `record` would exceed the budget; before any row is read.
+
+        Args:
+            purchase: What is paid for.
+            question: The hash of the question.
+            again: As of `record`.
+        """
+        with self._lock():
+            _, entries = self._open()
+            answers = self._answers(purchase, entries)
+            if question not in answers and (again or len(answers) >= self._paid(purchase, entries)):
+                self._check(purchase, entries, None, again)
+
+    def record(self, purchase: Purchase, question: str, digest: str, register: Register, again: bool = False) -> None:
         """Record an answer before it leaves, and pay if the answers that were paid for are used up.
 
         Args:
@@ -72,6 +90,7 @@ class TrainingLedger(Ledger):
             question: The hash of the question.
             digest: The hash of the answer.
             register: Returns the register of the client's rows, which is read when the client pays; None of public rows.
+            again: Whether a round is answered once more, which is paid by itself: the run's own answers are left.
 
         Raises:
             RefusalError: If the budget is exceeded, another silo reported the rows, or the question was answered with
@@ -87,14 +106,15 @@ class TrainingLedger(Ledger):
             if question in answers:
                 self._compare(answers[question], digest)
                 return
-            if len(answers) >= self._paid(purchase, entries):
+            if again or len(answers) >= self._paid(purchase, entries):
                 rows = register()
-                self._check(purchase, entries, rows)
+                self._check(purchase, entries, rows, again)
                 if not path.exists():
                     write_bytes(path, b"")
                 if rows is not None:
                     rows.record(self.policy)
-                bought = Entry(purchase.partition, purchase.question, purchase.rho, 0, now(), "", "", by=user())
+                price = purchase.price(again)
+                bought = Entry(purchase.partition, purchase.question, price, 0, now(), "", "", by=user())
                 self._write(secret, [*entries, bought])
             with path.open("r+b") as file:
                 file.truncate(file.seek(path.read_bytes().rfind(b"\n") + 1))  # a line without its end was not sent
@@ -102,10 +122,10 @@ class TrainingLedger(Ledger):
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _check(self, purchase: Purchase, entries: list[Entry], rows: RowRegister | None) -> None:
+    def _check(self, purchase: Purchase, entries: list[Entry], rows: RowRegister | None, again: bool) -> None:
         if rows is not None:
             rows.check()
-        check_budget(self.client, purchase.budget, spent(entries), purchase.rho, purchase.unit)
+        check_budget(self.client, purchase.budget, spent(entries), purchase.price(again), purchase.unit)
 
     def _compare(self, recorded: str, digest: str) -> None:
         if recorded != digest:
@@ -116,9 +136,9 @@ class TrainingLedger(Ledger):
             )
 
     def _paid(self, purchase: Purchase, entries: list[Entry]) -> int:
-        wanted = (purchase.partition, purchase.question, purchase.rho)
-        bought = [e for e in entries if (e.version, e.question, e.rho) == wanted]
-        return len(bought) * purchase.answers
+        prices = [e.rho for e in entries if (e.version, e.question) == (purchase.partition, purchase.question)]
+        whole = prices.count(purchase.rho)
+        return whole * purchase.answers + (prices.count(purchase.price(True)) if purchase.answers > 1 else 0)
 
     def _path(self, purchase: Purchase) -> Path:
         return self._home / f"training-{purchase.settings}.log"

@@ -1,4 +1,4 @@
-"""Define messages of secure sums: public keys, encrypted shares, masked gradients and revealed shares."""
+"""Define messages of secure sums: public keys, encrypted shares, masked gradients, confirmations, revealed shares."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -49,6 +49,13 @@ class MaskedGradients(SumMessage):
 
     numbers: Annotated[Tensor, LEARNED, Axes("int64", "clients", "numbers"), UnderPrivacy.MASKED]
     questions: Mapping[str, str]  # client, hash of all that its numbers depend on but its rows and its secret
+
+
+@dataclass(frozen=True)
+class Confirmations(SumMessage):
+    """Codes by which each client confirms to each that answered which clients were present and answered."""
+
+    codes: Annotated[Tensor, FEW, Axes("uint8", "clients", "receivers", "bytes"), UnderPrivacy.PUBLIC]
 
 
 @dataclass(frozen=True)

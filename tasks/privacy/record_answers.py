@@ -120,7 +120,12 @@ class AnswerRecord:
         settings = json.dumps([repr(settled), to_json(network), repr(self.silos.scaling), *more], default=repr)
         return [digest_of(settings, received, index) for index in range(len(self.stack.clients))]
 
-    def record(self, rows: Rows, index: int, question: str, answer: str) -> None:
+    def check(self, index: int, question: str, again: bool = False) -> None:
+        """Raise RefusalError if a client's answer would exceed a budget; before a row is read. Arguments as of `record`."""
+        for ledger in self.ledgers[index]:
+            ledger.check(_purchase(self.silos, ledger, self.training), question, again)
+
+    def record(self, rows: Rows, index: int, question: str, answer: str, again: bool = False) -> None:
         """Record a client's answer, which may leave then.
 
         Args:
@@ -128,6 +133,7 @@ class AnswerRecord:
             index: The client's place in the stack.
             question: The hash of the question.
             answer: The hash of the answer.
+            again: Whether the round was answered before, for other silos.
 
         Raises:
             RefusalError: As `TrainingLedger.record`.
@@ -135,7 +141,7 @@ class AnswerRecord:
         registers = self._registers(rows, index)
         for ledger, register in zip(self.ledgers[index], registers, strict=True):
             purchase = _purchase(self.silos, ledger, self.training)
-            ledger.record(purchase, question, answer, partial(register, ledger))
+            ledger.record(purchase, question, answer, partial(register, ledger), again)
 
     def _registers(self, rows: Rows, index: int) -> list[Callable[[TrainingLedger], RowRegister | None]]:
         """Return for each owner of a client's rows what opens the register by which no other silo reports them."""

@@ -7,7 +7,6 @@ would need, and not as much for each client.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from models.networks.network_factory import Network
 from models.server_state import Weights
 from models.training.engine import SecureSums, Training
 from models.training.keyed_noise import KeyedNormals
-from models.training.private_training import SharedNoise, clipped_sums, step_with_sum
+from models.training.private_training import SharedNoise, clipped_sums, refusal, step_with_sum
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError, UserError
@@ -32,9 +31,11 @@ from tasks.execution.prefect_tasks import ClientStep, server_step, step
 from tasks.execution.task_runner import RoundCost, Runner, map_clients
 from tasks.messages.message_policy import Message, SentMessage
 from tasks.messages.round_messages import Update
-from tasks.messages.sum_messages import LastingKeys, MaskedGradients, RevealedShares, SealedShares
+from tasks.messages.sum_messages import Confirmations, LastingKeys, MaskedGradients, RevealedShares, SealedShares
 from tasks.privacy.record_answers import AnswerRecord, digest_of, shares_of_rows
 from tasks.privacy.train_with_noise import check_received
+
+_MOST_ATTEMPTS = 3  # a client that says that it answered before, and refuses, costs the others as many answers
 
 
 @step
@@ -106,26 +107,70 @@ def mask_gradients(
     """
     silos, messages, noise = cohort.silos, [], shared_noise(training, session)
     check_received(model)
+    if reason := refusal(model.network, training):
+        raise UserError(f"params.yaml: {reason}, or training.privacy.epsilon to null.")
+    again = session.attempt > 0
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
+        # all that may be refused is refused before a row is read, so that no refusal depends on rows
+        noise.check(int(rows.counts.max()))
         record = AnswerRecord.open(silos, stack, training, private)
         received = {"weights": weights, "context": context}
-        questions = record.questions(model.network, received, session.digest, present.digest)
+        questions = record.questions(model.network, received, "secure sum", session.digest, present.digest)
+        members = []
+        for index, (client, question) in enumerate(zip(stack.clients, questions, strict=True)):
+            sums_of = _ledger(private, client)
+            members.append(sums_of.join(session))
+            members[-1].open_shares(present, _rows_of(shares[client]))  # made by these clients for this session
+            record.check(index, question, again)
+            sums_of.bind_question(session, question, present)
         sums = clipped_sums(model.network, weights, context, rows, training, shares_of_rows(silos, stack, rows))
         drawn = torch.zeros(len(rows.y), sum(total[0].numel() for total in sums.values()), dtype=torch.float64)
         for index, question in enumerate(questions):
             (ledger,) = record.ledgers[index]  # pooled silos have one noise, and need no sums
             KeyedNormals(ledger.noise_key(silos.partition, question)).fill(drawn[index])
         numbers, masked = noise.integers(sums, drawn), []
-        for index, (client, question) in enumerate(zip(stack.clients, questions, strict=True)):
-            sums_of = _ledger(private, client)
-            member = sums_of.join(session)
-            member.open_shares(present, _rows_of(shares[client]))  # made by these clients for this session
-            sums_of.bind_question(session, question, present)
+        for index, (member, question) in enumerate(zip(members, questions, strict=True)):
             own = member.mask(numbers[index].numpy(), question, present)
-            record.record(rows, index, question, sha256(own.tobytes()).hexdigest())
+            record.record(rows, index, question, sha256(own.tobytes()).hexdigest(), again)
             masked.append(torch.from_numpy(own))
-        asked = dict(zip(stack.clients, questions, strict=True))
-        messages.append(MaskedGradients(stack.clients, torch.stack(masked), asked))
+        by_client = dict(zip(stack.clients, questions, strict=True))
+        messages.append(MaskedGradients(stack.clients, torch.stack(masked), by_client))
+    return messages
+
+
+@step
+def confirm_answered(
+    cohort: Cohort,
+    private: ClientStore,
+    session: SumSession,
+    present: PresentSilos,
+    question: str,
+    answered: tuple[str, ...],
+    device: str = "cpu",
+) -> list[Confirmations]:
+    """Confirm to each client that answered which clients were present and answered; once for a session.
+
+    Args:
+        cohort: The clients, in stacks.
+        private: The run's private store.
+        session: The invited clients.
+        present: The clients that sent shares.
+        question: The hash that the clients reported with their masked gradients.
+        answered: The clients whose masked gradients the server has.
+        device: No effect.
+
+    Raises:
+        RefusalError: If fewer clients answered than `session.least`, or others were confirmed before.
+    """
+    messages = []
+    for stack in cohort.stacks:
+        codes = []
+        for client in stack.clients:
+            ledger = _ledger(private, client)
+            own = ledger.join(session).confirm(question, present, answered)
+            ledger.bind_answered(session, question, present, answered)
+            codes.append(_bytes(own))
+        messages.append(Confirmations(stack.clients, torch.stack(codes)))
     return messages
 
 
@@ -135,34 +180,40 @@ def reveal_shares(
     private: ClientStore,
     session: SumSession,
     present: PresentSilos,
+    question: str,
     answered: tuple[str, ...],
+    confirmed: tuple[str, ...],
     shares: Mapping[str, Tensor],
+    codes: Mapping[str, Tensor],
     device: str = "cpu",
 ) -> list[RevealedShares]:
-    """Reveal shares, so that the server can read the sum over the clients that answered; once for a session.
+    """Reveal shares, so that the server can read the sum over the clients that answered.
 
     Args:
         cohort: The clients, in stacks.
         private: The run's private store.
         session: The invited clients.
         present: The clients that sent shares.
+        question: As of `confirm_answered`.
         answered: The clients whose masked gradients the server has.
+        confirmed: The clients that confirmed these lists.
         shares: As of `mask_gradients`.
+        codes: Client to the codes that these made for it, (confirmed, bytes) uint8.
         device: No effect.
 
     Raises:
-        RefusalError: If fewer clients answered than `session.least`, or others in an earlier call.
+        RefusalError: If fewer clients confirmed the lists than `session.least`, or this client others.
     """
     messages = []
     for stack in cohort.stacks:
         revealed = []
         for client in stack.clients:
             ledger = _ledger(private, client)
+            ledger.check_answered(session, question, present, answered)
             member = ledger.join(session)
             opened = member.open_shares(present, _rows_of(shares[client]))
-            own = member.reveal_shares(present, answered, opened)
-            ledger.bind_answered(session, present, answered)
-            revealed.append(_bytes(own))
+            received = dict(zip(confirmed, _rows_of(codes[client]), strict=True))
+            revealed.append(_bytes(member.reveal_shares(question, present, answered, opened, received)))
         messages.append(RevealedShares(stack.clients, torch.stack(revealed)))
     return messages
 
@@ -247,7 +298,7 @@ class SecureRound:
         """Take one step of all clients together, and return the update of those that answered.
 
         A killed run repeats its sum and gets the same bytes. If other clients are present then, clients refuse, and the sum
-        is made again under another name, with other noise and at a new cost.
+        is made again as another attempt, with other noise and at the cost of one more answer, twice at most.
 
         Args:
             name: What tells the sums of a run apart, such as its seed and round.
@@ -257,34 +308,36 @@ class SecureRound:
             UserError: As `SumSession.check`.
         """
         own = digest_of(name, {"weights": {key: w[None] for key, w in self.model.shared.items()}}, 0)
-        for attempt in count():
+        for attempt in range(_MOST_ATTEMPTS - 1):
             try:
-                return self._sum(f"{own} {attempt}")
+                return self._sum(own, attempt)
             except _UsedSessionError:
                 continue
-        raise AssertionError("the loop ends by its return")
+        return self._sum(own, _MOST_ATTEMPTS - 1)
 
-    def _sum(self, name: str) -> Update:
+    def _sum(self, name: str, attempt: int) -> Update:
         secure, store = self.secure, {"private": self.private, "device": self.device}
         least = secure.least or len(self.silos.clients)
         keys = self._ask(report_sum_keys, self.silos.clients, least, **store)
-        session = SumSession(name, *_named(_by_client(keys, "keys")), least, secure.colluders)
+        session = SumSession(name, attempt, *_named(_by_client(keys, "keys")), least, secure.colluders)
         session.check()
         sealed = self._ask(seal_shares, session.clients, least, session=session, **store)
         used = any(bool(message.used.any()) for message in sealed)
         offered, boxes = _by_client(sealed, "keys"), _by_client(sealed, "shares")
         present = PresentSilos(*_named({name: offered[name] for name in session.clients if name in offered}))
-        # each client receives what all present clients encrypted for it
-        received = {
-            name: torch.stack([boxes[sender][session.clients.index(name)] for sender in present.clients])
-            for name in present.clients
-        }
-        shared = {"session": session, "present": present, "shares": received, **store}
+        received = _sent_to(present.clients, present.clients, session.clients, boxes)
+        shared: dict[str, Any] = {"session": session, "present": present, **store}
         try:
-            masked = self._ask(mask_gradients, present.clients, least, self.model, training=self.training, **shared)
-            found = {client for message in masked for client in message.clients}
-            answered = tuple(name for name in present.clients if name in found)
-            revealed = self._ask(reveal_shares, answered, least, answered=answered, **shared)
+            training = {"training": self.training, "shares": received}
+            masked = self._ask(mask_gradients, present.clients, least, self.model, **training, **shared)
+            asked = {client: question for message in masked for client, question in message.questions.items()}
+            answered = tuple(name for name in present.clients if name in asked)
+            shared |= {"question": asked[answered[0]], "answered": answered}
+            confirmations = self._ask(confirm_answered, answered, least, **shared)
+            codes = _by_client(confirmations, "codes")
+            confirmed = tuple(name for name in answered if name in codes)
+            sent = {"codes": _sent_to(answered, confirmed, answered, codes), "shares": received}
+            revealed = self._ask(reveal_shares, confirmed, least, confirmed=confirmed, **sent, **shared)
         except RefusalError as error:
             if used:
                 raise _UsedSessionError(str(error)) from error
@@ -333,6 +386,13 @@ def _by_client(messages: Sequence[Message], field: str) -> dict[str, Tensor]:
         for message in messages
         for client, own in zip(message.clients, getattr(message, field), strict=True)
     }
+
+
+def _sent_to(
+    receivers: Sequence[str], senders: Sequence[str], order: Sequence[str], boxes: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Return for each receiver what senders made for it, (senders, bytes), from what they made for clients in this order."""
+    return {name: torch.stack([boxes[sender][order.index(name)] for sender in senders]) for name in receivers}
 
 
 def _named(keys: Mapping[str, Tensor]) -> tuple[tuple[str, ...], tuple[str, ...]]:

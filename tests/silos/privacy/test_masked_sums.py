@@ -26,7 +26,7 @@ def secret_of(name):
 
 def session_of(count, least, colluders=1, name="s"):
     clients = tuple(f"silo {at}" for at in range(count))
-    return SumSession(name, clients, tuple(lasting_key(secret_of(each)) for each in clients), least, colluders)
+    return SumSession(name, 0, clients, tuple(lasting_key(secret_of(each)) for each in clients), least, colluders)
 
 
 def members_of(session):
@@ -58,10 +58,20 @@ def run(session, numbers, present_names, answered_names, revealing, question=QUE
     total = np.zeros(len(next(iter(numbers.values()))), np.int64)
     for name in answered:
         total += members[name].mask(numbers[name], question, present)
-    revealed = {
-        name: members[name].reveal_shares(present, answered, opened[name]) for name in answered if name in revealing
-    }
+    revealed = reveal_all(members, present, answered, opened, question, revealing)
     return unmask(total, session, question, present, answered, revealed)
+
+
+def reveal_all(members, present, answered, opened, question=QUESTION, revealing=None):
+    """Return the shares that silos reveal after all that answered have confirmed the lists."""
+    codes = {name: members[name].confirm(question, present, answered) for name in answered}
+    return {
+        name: members[name].reveal_shares(
+            question, present, answered, opened[name], {sender: own[at] for sender, own in codes.items()}
+        )
+        for at, name in enumerate(answered)
+        if revealing is None or name in revealing
+    }
 
 
 @st.composite
@@ -173,7 +183,7 @@ def test_other_weights_to_one_silo_leave_its_masks_on():
     answers = [
         member.mask(numbers, "other" if name == "silo 2" else QUESTION, present) for name, member in members.items()
     ]
-    revealed = {name: member.reveal_shares(present, session.clients, opened[name]) for name, member in members.items()}
+    revealed = reveal_all(members, present, session.clients, opened)
     for question in (QUESTION, "other"):
         read = unmask(sum(answers), session, question, present, session.clients, revealed)
         assert (np.abs(read - 28) > 2**32).all()
@@ -189,17 +199,16 @@ def test_a_late_answer_is_not_readable():
     present = present_of(session, members, session.clients)
     opened = shares_for(session, members, present)
     answered = session.clients[:3]
-    revealed = {name: members[name].reveal_shares(present, answered, opened[name]) for name in answered}
+    revealed = reveal_all(members, present, answered, opened)
     late = members["silo 3"].mask(np.full(3, 7, np.int64), QUESTION, present)
     key = join_shares({session.clients.index(name) + 1: shares[3] for name, shares in revealed.items()})
     for at, name in enumerate(answered):
-        seed = masked_sums.pair_seed(
-            X25519PrivateKey.from_private_bytes(key), present.keys[at], f"{session.digest} {QUESTION}"
-        )
+        own = X25519PrivateKey.from_private_bytes(key)
+        seed = masked_sums.pair_seed(own, present.keys[at], session, QUESTION, present, "silo 3", name)
         late -= (1 if session.clients.index(name) > 3 else -1) * masked_sums._stream(seed, 3)
     assert (np.abs(late - 7) > 2**32).all()
     swapped = {name: [*shares[1:], shares[0]] for name, shares in revealed.items()}  # of seeds, where a key is due
-    with pytest.raises(UserError, match="give no key of it"):
+    with pytest.raises(UserError, match="give no key of client silo 3"):
         unmask(late, session, QUESTION, present, answered, swapped)
 
 
@@ -221,9 +230,41 @@ def test_no_shares_are_revealed_for_another_list_than_one_of_enough_present_silo
     session = session_of(4, 3)
     members = members_of(session)
     present = present_of(session, members, session.clients[:3])
-    opened = shares_for(session, members, present)["silo 0"]
     with pytest.raises(RefusalError, match="client silo 0: got a sum over"):
-        members["silo 0"].reveal_shares(present, answered, opened)
+        members["silo 0"].confirm(QUESTION, present, answered)
+
+
+def test_nothing_is_revealed_unless_enough_silos_confirm_the_same():
+    """The server shows silo 0 another list than it shows the others: their codes are of other lists."""
+    session = session_of(6, 4)
+    members = members_of(session)
+    present = present_of(session, members, session.clients)
+    opened = shares_for(session, members, present)["silo 0"]
+    fewer, everyone = session.clients[:4], session.clients
+    right = {name: members[name].confirm(QUESTION, present, fewer)[0] for name in fewer}
+    others = {name: members[name].confirm(QUESTION, present, everyone)[0] for name in everyone}
+    reweighted = {name: members[name].confirm("other", present, fewer)[0] for name in fewer}
+    members["silo 0"].reveal_shares(QUESTION, present, fewer, opened, right)
+    for codes in (
+        {**right, "silo 1": others["silo 1"]},
+        {**right, "silo 1": reweighted["silo 1"]},
+        {**right, "silo 1": right["silo 2"]},
+        {**right, "silo 4": others["silo 4"]},
+        dict(list(right.items())[:3]),
+    ):
+        with pytest.raises(RefusalError, match="right confirmations among"):
+            members["silo 0"].reveal_shares(QUESTION, present, fewer, opened, codes)
+
+
+def test_a_silo_that_repeats_the_key_of_another_cancels_no_mask():
+    """Silo 0 colludes and repeats the key of silo 2: with equal seeds, the masks of silo 1 with both would cancel."""
+    session = session_of(3, 3)
+    members = members_of(session)
+    keys = tuple(members[name].public_key for name in ("silo 2", "silo 1", "silo 2"))
+    present = PresentSilos(session.clients, keys)
+    masked = members["silo 1"].mask(np.array([10, 20, 30]), QUESTION, present)
+    seed = masked_sums._derive(members["silo 1"]._seed, "self", f"{session.digest} {QUESTION}")
+    assert (np.abs(masked - masked_sums._stream(seed, 3)) > 2**32).all()
 
 
 def test_a_silo_takes_no_part_under_another_key():
@@ -247,8 +288,9 @@ def test_a_silo_takes_no_part_under_another_key():
 )
 def test_sessions_that_would_reveal_less_than_a_sum_are_refused(count, least, colluders, message):
     clients = tuple(map(str, range(count)))
+    keys = tuple(f"{at:064x}" for at in range(count))
     with pytest.raises(UserError, match=message):
-        SumSession("s", clients, clients, least, colluders).check()
+        SumSession("s", 0, clients, keys, least, colluders).check()
 
 
 def test_too_few_revealed_shares_read_nothing():
@@ -267,11 +309,22 @@ def test_two_silos_together_with_the_server_read_no_third():
     opened = shares_for(session, members, present)
     numbers = {name: np.array([rng.randrange(1000)]) for name in session.clients}
     masked = {name: members[name].mask(numbers[name], QUESTION, present) for name in session.clients}
-    revealed = {name: members[name].reveal_shares(present, session.clients, opened[name]) for name in session.clients}
+    revealed = reveal_all(members, present, session.clients, opened)
     target, bound = "silo 3", f"{session.digest} {QUESTION}"
     seed = join_shares({at: revealed[f"silo {at - 1}"][3] for at in range(1, 6)})
     left = masked[target] - masked_sums._stream(masked_sums._derive(seed, "self", bound), 1)
     for name in ("silo 0", "silo 1"):
-        own = masked_sums.pair_seed(members[name]._key, members[target].public_key, bound)
+        own = masked_sums.pair_seed(
+            members[name]._key, members[target].public_key, session, QUESTION, present, name, target
+        )
         left -= (1 if name > target else -1) * masked_sums._stream(own, 1)
     assert abs(int(left[0]) - int(numbers[target][0])) > 2**32
+
+
+@pytest.mark.parametrize(
+    ("clients", "keys"),
+    [(("a", "a"), ("0" * 64, "1" * 64)), (("a", "b"), ("0" * 64,) * 2), (("a", "b"), ("0" * 64, "G" * 64))],
+)
+def test_a_session_has_one_key_for_each_silo(clients, keys):
+    with pytest.raises(UserError, match=r"training\.privacy\.secure_sums: got"):
+        SumSession("s", 0, clients, keys, 2, 0).check()

@@ -22,14 +22,15 @@ from models.training.private_training import clipped_sums
 from silos.client_store import ClientStore
 from silos.cohort import make_stacks
 from silos.errors import ClientsAwayError, MethodError, RefusalError, UserError
-from silos.privacy.masked_sums import PresentSilos, SumMember
+from silos.privacy.masked_sums import SumMember
 from silos.privacy.owner_file import OWNER_FILE, make_store
 from silos.privacy.sum_ledger import SumLedger
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner
 from tasks.local_train import local_train
 from tasks.messages.sum_messages import MaskedGradients
-from tasks.privacy.secure_sums import mask_gradients, reveal_shares, seal_shares
+from tasks.privacy.record_answers import cost_of_run
+from tasks.privacy.secure_sums import confirm_answered, mask_gradients, reveal_shares, seal_shares
 
 CLIENTS = {"c0": 24, "c1": 31, "c2": 18, "c3": 20}
 RATE = 0.3
@@ -174,6 +175,7 @@ def test_the_noise_of_a_round_is_that_of_one_sum_and_not_of_each_silo(make_probl
     [
         {"seal_shares": {"c3"}},
         {"mask_gradients": {"c3"}},
+        {"confirm_answered": {"c3"}},
         {"reveal_shares": {"c3"}},
         {"report_sum_keys": {"c0"}},
         {"report_sum_keys": {"c0"}, "mask_gradients": {"c2"}},
@@ -186,12 +188,16 @@ def test_silos_may_stop_after_each_step_while_enough_are_left(lost, make_problem
         clients, network=MLP(5, (6,), 3), optimiser=SGD(RATE), epochs=1, privacy=privacy(least=3, colluders=0)
     )
     (found,) = play(setup, store, runner=LossyRunner(5, lost=lost))
-    gone = {client for step, away in lost.items() if step != "reveal_shares" for client in away}
+    gone = {
+        client for step, away in lost.items() if step not in ("confirm_answered", "reveal_shares") for client in away
+    }
     left = [client for client in clients if client not in gone]
     torch.testing.assert_close(flat(found).double(), flat(plain_mean(setup, left)), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("step", ["report_sum_keys", "seal_shares", "mask_gradients", "reveal_shares"])
+@pytest.mark.parametrize(
+    "step", ["report_sum_keys", "seal_shares", "mask_gradients", "confirm_answered", "reveal_shares"]
+)
 def test_a_round_that_loses_too_many_is_played_again_without_them(step, problem, store, monkeypatch):
     without_noise(monkeypatch)
     with pytest.raises(ClientsAwayError):
@@ -199,6 +205,10 @@ def test_a_round_that_loses_too_many_is_played_again_without_them(step, problem,
     fewer = replace(problem, silos=problem.silos.select(["c0", "c1", "c2"]))
     (found,) = play(fewer, store)
     torch.testing.assert_close(flat(found).double(), flat(plain_mean(problem, ["c0", "c1", "c2"])), rtol=0, atol=1e-5)
+
+
+def _spent(store, client):
+    return sum(entry.rho for entry in SumLedger(str(Path(store.folder).parent), client).entries())
 
 
 def _ledgers(store):
@@ -220,8 +230,10 @@ def test_a_sum_that_was_cut_is_made_again_with_other_noise_if_others_are_present
     runner = LossyRunner(5, lost={"seal_shares": {"c4"}})
     second = play(setup, store, runner=runner)
     assert not torch.equal(flat(first[0]), flat(second[0]))
-    masked = [options["session"].name for task, _, options in runner.calls if task.name == "mask_gradients"]
-    assert [name.split()[-1] for name in masked] == ["0"] + ["1"] * 4, "the first silo refused the sum of five"
+    masked = [options["session"].attempt for task, _, options in runner.calls if task.name == "mask_gradients"]
+    assert masked == [0] + [1] * 4, "the first silo refused the sum of five"
+    (cost,) = {_spent(store, client) for client in list(CLIENTS)}
+    assert cost == pytest.approx((1 + 1 / 4) * cost_of_run(setup.training.privacy, 1)), "one answer of four more"
 
 
 @dataclass(frozen=True)
@@ -258,36 +270,92 @@ def test_a_second_question_in_a_session_is_refused(curious):
         _call(curious, mask_gradients, model=other)
 
 
-def test_shares_for_a_second_list_of_silos_are_refused(curious):
-    answered = curious.calls["reveal_shares"][0][1]["answered"]
-    session = curious.calls["reveal_shares"][0][1]["session"]
-    assert session.least == 4
+def test_too_short_a_list_of_silos_is_not_confirmed(curious):
+    options = curious.calls["confirm_answered"][0][1]
+    assert options["session"].least == 4
     with pytest.raises(RefusalError, match="expected 4 or more"):
-        _call(curious, reveal_shares, answered=answered[:3])
+        _call(curious, confirm_answered, answered=options["answered"][:3])
 
 
-def test_shares_for_a_second_list_that_is_long_enough_are_refused(make_problem, store):
+def test_a_second_list_that_is_long_enough_is_neither_confirmed_nor_revealed(make_problem, store):
     setup = make_problem({**CLIENTS, "c4": 22}, network=MLP(5, (), 3), epochs=1, privacy=privacy(least=4, colluders=0))
     server = Server(5)
     play(setup, store, runner=server)
     fewer = tuple(client for client in server.calls["reveal_shares"][0][1]["answered"] if client != "c4")
     with pytest.raises(RefusalError, match="second question or list of silos"):
+        _call(server, confirm_answered, answered=fewer)
+    with pytest.raises(RefusalError, match="has not confirmed"):
         _call(server, reveal_shares, answered=fewer)
 
 
-def test_nothing_is_revealed_for_a_sum_that_the_silo_did_not_mask(curious):
-    _, options = curious.calls["seal_shares"][0]
-    session = replace(options["session"], name="another")
-    sealed = {
-        c: seal_shares.fn(call[0][0], **{**call[1], "session": session})
-        for call in curious.calls["seal_shares"]
-        for c in call[0][0].clients
-    }
-    keys = tuple(bytes(sealed[c][0].keys[0].tolist()).hex() for c in session.clients)
-    present = PresentSilos(session.clients, keys)
-    boxes = {"c0": torch.stack([sealed[c][0].shares[0, session.clients.index("c0")] for c in session.clients])}
+def test_nothing_is_confirmed_for_a_sum_that_the_silo_did_not_mask(curious):
+    session = replace(curious.calls["seal_shares"][0][1]["session"], name="another")
     with pytest.raises(RefusalError, match="that this silo masked nothing for"):
-        _call(curious, reveal_shares, session=session, present=present, shares=boxes)
+        _call(curious, confirm_answered, session=session)
+
+
+def test_codes_of_another_silo_are_refused(curious):
+    (call,) = [call for call in curious.calls["reveal_shares"] if "c0" in call[0][0].clients]
+    codes = call[1]["codes"]["c0"].clone()
+    codes[[0, 1]] = codes[[1, 0]]
+    with pytest.raises(RefusalError, match="got 2 right confirmations among 4"):
+        _call(curious, reveal_shares, codes={"c0": codes})
+
+
+def test_no_refusal_depends_on_rows(problem, store, monkeypatch):
+    """A server that asks for noise near 0 could otherwise measure a sum by what is refused as too large."""
+    tiny = replace(problem.training, privacy=replace(privacy(noise=1e-13)))
+    read = []
+    monkeypatch.setattr("tasks.privacy.secure_sums.clipped_sums", lambda *_: read.append("rows"))
+    with pytest.raises(ValueError, match="noise so small that a sum of .* rows has no exact integer"):
+        play(replace(problem, training=tiny), store)
+    owners_file(store, "budget: 8.0 ", "budget: 0.1 ")
+    with pytest.raises(RefusalError, match="got a query that costs epsilon"):
+        play(problem, store)
+    assert read == []
+    assert not list(Path(store.folder).parent.glob(".ledgers/*/sums.log")), "nothing was bound either"
+
+
+def test_an_owner_may_list_the_keys_of_other_silos(problem, store):
+    make_store(Path(store.folder).parent)
+    clients = problem.silos.clients
+    keys = {client: SumLedger(str(Path(store.folder).parent), client).public_key() for client in clients}
+    owners_file(store, "peers: all ", f"peers: {[keys[client] for client in clients if client != 'c2']} ")
+    with pytest.raises(RefusalError, match="got client c2 with the key .* lists under peers in"):
+        play(problem, store)
+    owners_file(store, "peers: [", f"peers: ['{keys['c2']}', ")
+    play(problem, store)
+
+
+def test_a_record_of_sums_that_was_deleted_is_missed(problem, store):
+    play(problem, store)
+    for log in Path(store.folder).parent.glob(".ledgers/*/sums.log"):
+        log.unlink()
+    with pytest.raises(UserError, match=r"sums.log, the record of the secure sums of client .*, is missing"):
+        play(problem, store)
+
+
+def test_keys_are_remembered_once_shares_show_that_they_are_right(problem, store):
+    runner = LossyRunner(4, lost={"seal_shares": {"c3"}})
+    with pytest.raises(ClientsAwayError):
+        play(problem, store, runner=runner)
+    assert not list(Path(store.folder).parent.glob(".ledgers/*/peers.json"))
+    play(problem, store)
+    assert len(list(Path(store.folder).parent.glob(".ledgers/*/peers.json"))) == 4
+
+
+def test_a_silo_that_always_says_that_it_answered_before_ends_a_run(problem, store, monkeypatch):
+    """Each repetition costs the others an answer; after two of them the refusal ends the run."""
+    monkeypatch.setattr(SumLedger, "is_used", lambda *_: True)
+
+    def refuse(*_, **__):
+        raise RefusalError("client c0: no")
+
+    monkeypatch.setattr(SumLedger, "bind_answered", refuse)
+    with pytest.raises(RefusalError, match="client c0: no"):
+        play(problem, store)
+    # one answer is of the four of the run, two are further ones
+    assert _spent(store, "c1") <= (1 + 2 / 4) * cost_of_run(problem.training.privacy, 1) * (1 + 1e-9)
 
 
 def test_another_key_of_a_silo_that_is_known_is_refused(curious):
@@ -295,6 +363,9 @@ def test_another_key_of_a_silo_that_is_known_is_refused(curious):
     session = options["session"]
     keys = list(session.keys)
     keys[session.clients.index("c2")] = session.key_of("c1")
+    with pytest.raises(UserError, match="two silos with one name or one key"):
+        _call(curious, seal_shares, session=replace(session, keys=tuple(keys), name="another"))
+    keys[session.clients.index("c2")] = "0" * 63 + "9"
     with pytest.raises(RefusalError, match="got another key of client c2 than in its first sum"):
         _call(curious, seal_shares, session=replace(session, keys=tuple(keys), name="another"))
 

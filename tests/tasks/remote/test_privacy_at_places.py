@@ -98,7 +98,7 @@ def test_a_place_that_leaves_a_secure_sum_is_left_out_of_it(problem, at_places, 
     context = RoundContext(1, setup, setup.silos.clients, (), Losing(lose=lose), stores("there"))
     page = FedAvg()
     state, _ = play_method_round(page, page.init(setup), context)
-    assert asked == ["report_sum_keys", "seal_shares", "mask_gradients", "reveal_shares"]
+    assert asked == ["report_sum_keys", "seal_shares", "mask_gradients", "confirm_answered", "reveal_shares"]
     assert state.sha256() != page.init(setup).sha256()
 
 
