@@ -350,6 +350,9 @@ def data_ledger(
     new: Annotated[
         bool, typer.Option("--new", help="Start new ledgers where they are missing: what silos reported is forgotten.")
     ] = False,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Show the key by which each silo takes part in secure sums.")
+    ] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
@@ -361,7 +364,7 @@ def data_ledger(
         project = session.open_project(overrides)
         from flows.diagnosis import describe_data
 
-        session.print_result(describe_data.ledgers(project, new), print_data_ledger)
+        session.print_result(describe_data.ledgers(project, new, keys), print_data_ledger)
 
 
 def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
@@ -384,6 +387,9 @@ def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
         console.print("next: bring private/ back from a copy, or run `siloflow data ledger --new`")
     for name in answer["unknown"]:
         console.print(f"{answer['policy']}: silos: got {name}, expected a silo of these data. Correct its name.")
+    for silo in answer["silos"]:
+        if silo["key"]:
+            console.print(f"key of {silo['name']}: {silo['key']}", soft_wrap=True)
     console.print(f"owner's file  {answer['policy']}")
 
 

@@ -13,9 +13,9 @@ from flows.project.project_data import exclusive_data_access
 from models.privacy_accounting import epsilon
 from silos import data_overview
 from silos.errors import UserError
-from silos.privacy.ledger import Ledger
 from silos.privacy.owned_source import store_of
 from silos.privacy.owner_file import OWNER_FILE, make_store, policy_file, policy_of_run, read_owner_file
+from silos.privacy.sum_ledger import SumLedger
 from silos.privacy.training_ledger import TRAINING
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
 from silos.storage.partition_store import open_client
@@ -138,8 +138,13 @@ def use(root: Path, revision: str) -> RestoredVersion:
     return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
 
 
-def ledgers(project: Project, new: bool) -> LedgersResult:
-    """Return what each silo reported and may report; `new` first makes the store and ledgers that are missing.
+def ledgers(project: Project, new: bool, keys: bool = False) -> LedgersResult:
+    """Return what each silo reported and may report.
+
+    Args:
+        project: The project.
+        new: Whether to make the store and ledgers that are missing first.
+        keys: Whether to return the keys of secure sums; a silo without a secret gets one.
 
     Raises:
         RefusalError: If the store is missing.
@@ -149,15 +154,15 @@ def ledgers(project: Project, new: bool) -> LedgersResult:
     if new:
         make_store(folder, project.params.data)
         for name in names:
-            Ledger(str(folder), name).forget()
+            SumLedger(str(folder), name).forget()
     return {
         "policy": str(policy_file(folder).relative_to(project.root)),
-        "silos": [_reported(Ledger.of(str(folder), name)) for name in names],
+        "silos": [_reported(SumLedger.of(str(folder), name), keys) for name in names],
         "unknown": sorted({*read_owner_file(folder / OWNER_FILE).silos} - {*names}),
     }
 
 
-def _reported(ledger: Ledger) -> LedgerRecord:
+def _reported(ledger: SumLedger, keys: bool) -> LedgerRecord:
     policy, missing = ledger.policy, ledger.is_missing()
     entries = [] if missing else ledger.entries()
     runs = sum(TRAINING.includes(entry.question) for entry in entries)
@@ -177,6 +182,7 @@ def _reported(ledger: Ledger) -> LedgerRecord:
         "without_noise": policy.without_noise,
         "other_bins": policy.other_bins,
         "other_silos": policy.other_silos,
+        "key": ledger.public_key() if keys and not missing else "",
     }
 
 

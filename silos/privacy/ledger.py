@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -86,7 +87,7 @@ class Ledger:
     rows: RowRegister | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, folder: str, client: str, rows: RowRegister | None = None) -> "Ledger":
+    def of(cls, folder: str, client: str, rows: RowRegister | None = None) -> Self:
         """Return the ledger of a client in a store, with the policy there; errors as of `policy_of`.
 
         rows: the client's rows, which no other silo may have reported.

@@ -47,7 +47,7 @@ messages: all         # or a list of the kinds that may leave, such as [Update, 
 training_rows: 1      # training rows below which a silo takes no part in training
 private_training: false # whether training without training.privacy is refused, and of weights that silos keep
 colluders: 1          # other silos that may help the server to read this one: the least that secure sums assume
-peers: all            # or the keys of silos that secure sums may have, as their owners read them in `siloflow data ledger`
+peers: all            # or the keys of the silos that secure sums may have: `siloflow data ledger --keys` of their owners
 own_models: false     # whether weights and scales that a silo keeps may predict, and may be exported and logged
 owners_view: {view}    # whether `show`, `stats`, `data diff` and `predict` read rows without a guard, for the owner alone
 budget: {budget}# epsilon of all reports with noise, and of training with training.privacy

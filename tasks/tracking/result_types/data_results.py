@@ -65,7 +65,7 @@ class LedgerRecord(TypedDict):
     exact: int
     noisy: int
     runs: int
-    """Runs with training.privacy that were paid."""
+    """Runs with training.privacy that were paid, and single answers of rounds that were made again."""
     spent: float
     last: str
     """When the silo reported last (UTC), and whose command asked; empty if it never did."""
@@ -77,6 +77,8 @@ class LedgerRecord(TypedDict):
     without_noise: bool
     other_bins: bool
     other_silos: bool
+    key: str
+    """The key of the silo in secure sums, with `--keys`; else empty."""
 
 
 class LedgersResult(TypedDict):

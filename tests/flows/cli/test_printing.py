@@ -494,6 +494,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                     "last": "2026-01-01T10:00:00Z by x",
                     "budget": 8.0,
                     "without_noise": True,
+                    "key": "4f" * 32,
                     "missing": False,
                 }
             ],
