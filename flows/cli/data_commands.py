@@ -389,7 +389,8 @@ def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
         console.print(f"{answer['policy']}: silos: got {name}, expected a silo of these data. Correct its name.")
     for silo in answer["silos"]:
         if silo["key"]:
-            console.print(f"key of {silo['name']}: {silo['key']}", soft_wrap=True)
+            console.print(f"key of {silo['name']}:")
+            console.print(silo["key"])  # by itself, so that no line breaks it
     console.print(f"owner's file  {answer['policy']}")
 
 

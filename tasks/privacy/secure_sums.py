@@ -4,6 +4,7 @@ The protocol is in silos.privacy.masked_sums. Clients share the noise: the sum h
 would need, and not as much for each client.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.networks.network_factory import Network
+from models.networks.network_factory import Network, to_json
 from models.server_state import Weights
 from models.training.engine import SecureSums, Training
 from models.training.keyed_noise import KeyedNormals
@@ -307,7 +308,11 @@ class SecureRound:
             ClientsAwayError: If fewer clients answer than may be summed.
             UserError: As `SumSession.check`.
         """
-        own = digest_of(name, {"weights": {key: w[None] for key, w in self.model.shared.items()}}, 0)
+        # runs with the same question share a sum, and others have their own
+        settings = json.dumps(
+            [name, repr(self.training), to_json(self.model.network), repr(self.silos.scaling)], default=repr
+        )
+        own = digest_of(settings, {"weights": {key: w[None] for key, w in self.model.shared.items()}}, 0)
         for attempt in range(_MOST_ATTEMPTS - 1):
             try:
                 return self._sum(own, attempt)

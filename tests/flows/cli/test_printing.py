@@ -501,7 +501,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             "policy": EVIL,
             "unknown": [],
         },
-        2,
+        3,
     ),
     "data_diff": (
         {

@@ -235,6 +235,16 @@ def test_a_sum_that_was_cut_is_made_again_with_other_noise_if_others_are_present
     assert cost == pytest.approx((1 + 1 / 4) * cost_of_run(setup.training.privacy, 1)), "one answer of four more"
 
 
+def test_runs_with_other_settings_have_sums_of_their_own(problem, store):
+    runner = LossyRunner(4)
+    for noise in (2.0, 3.0, 4.0, 5.0):
+        training = replace(problem.training, privacy=privacy(noise=noise))
+        play(replace(problem, training=training), store, runner=runner)
+    sessions = {options["session"].name for task, _, options in runner.calls if task.name == "mask_gradients"}
+    assert len(sessions) == 4
+    assert {options["session"].attempt for _, _, options in runner.calls if "session" in options} == {0}
+
+
 @dataclass(frozen=True)
 class Server(PlainRunner):
     """A server that asks for more: it keeps what each step was called with."""
