@@ -19,7 +19,7 @@ _TABLES = {
     "tumours": "Tumours, 38 rows a silo",
     "simulated": "Simulated, 300 rows a silo",
 }
-_LINES = {"one": "one noise over all silos", "each": "noise at each silo"}
+_LINES = {"one": "one noise over all silos", "each": "noise at each silo", "secure": "secure sums of the silos"}
 ALONE = "alone"
 
 
@@ -45,7 +45,8 @@ def draw_privacy(path: Path, sweeps: Mapping[str, Sweep]) -> None:
 def _draw_panel(axes: "Axes", sweep: Sweep) -> None:
     alone = _mean(sweep, ALONE)
     axes.axhline(alone, color=GREY, linewidth=1.2, linestyle="--", label="train alone without noise")
-    for index, (arm, name) in enumerate(_LINES.items()):
+    lines = {arm: name for arm, name in _LINES.items() if f"{arm}-{_EPSILONS[0]}" in sweep.page.cells}
+    for index, (arm, name) in enumerate(lines.items()):
         line_style = style_of_line(index)
         line_style["markevery"] = 1
         axes.plot(_EPSILONS, [_mean(sweep, f"{arm}-{each}") for each in _EPSILONS], **line_style, label=name)
