@@ -13,6 +13,7 @@ from flows.project.project_data import exclusive_data_access
 from models.privacy_accounting import epsilon
 from silos import data_overview
 from silos.errors import UserError
+from silos.privacy.ledger import Entry
 from silos.privacy.owned_source import store_of
 from silos.privacy.owner_file import OWNER_FILE, make_store, policy_file, policy_of_run, read_owner_file
 from silos.privacy.sum_ledger import SumLedger
@@ -165,13 +166,13 @@ def ledgers(project: Project, new: bool, keys: bool = False) -> LedgersResult:
 def _reported(ledger: SumLedger, keys: bool) -> LedgerRecord:
     policy, missing = ledger.policy, ledger.is_missing()
     entries = [] if missing else ledger.entries()
-    runs = sum(TRAINING.includes(entry.question) for entry in entries)
+    training = [entry for entry in entries if TRAINING.includes(entry.question)]
     return {
         "name": ledger.client,
         "missing": missing,
         "exact": sum(not entry.rho for entry in entries),
-        "noisy": sum(entry.rho > 0 for entry in entries) - runs,
-        "runs": runs,
+        "noisy": sum(entry.rho > 0 for entry in entries) - len(training),
+        "runs": _runs(training),
         "spent": epsilon(math.fsum(entry.rho for entry in entries), policy.delta),
         "last": f"{entries[-1].when}{f' by {entries[-1].by}' * bool(entries[-1].by)}" if entries else "",
         "budget": policy.budget,
@@ -184,6 +185,14 @@ def _reported(ledger: SumLedger, keys: bool) -> LedgerRecord:
         "other_silos": policy.other_silos,
         "key": ledger.public_key() if keys and not missing else "",
     }
+
+
+def _runs(entries: Sequence[Entry]) -> int:
+    """Return how many runs entries pay for: the first of a question pays for a run, some later ones for one answer."""
+    prices: dict[str, list[float]] = {}
+    for entry in entries:
+        prices.setdefault(entry.question, []).append(entry.rho)
+    return sum(math.ceil(math.fsum(own) / max(own) - 1e-9) for own in prices.values())
 
 
 def _params_for(root: Path, partitions: list[str]) -> tuple[list[str], str | None]:

@@ -172,9 +172,11 @@ class RoundContext:
         if setup.aggregation.is_robust and model.shared and not silos.members:  # pooled rows are one client's
             _require_argument(task, "each", _WEIGHTS_NOT_SENT.replace("SETTING", setup.aggregation.setting))
             options["each"] = True
-        if secure is not None and not silos.members:  # pooled rows have one noise as it is
+        if secure is not None and not silos.members:  # pooled rows already share one noise
             if task is not local_train or options.keys() - {"proximal", "training"}:
                 raise MethodError(_NOT_SUMMED.format(task.name))
+            if len(silos.clients) < max(secure.least, secure.colluders + 1, 2):
+                return []  # such a round trains nothing
             # a first step from the anchor has no proximal term
             where = (self.private, setup.stack, setup.device, self.tally)
             update = SecureRound(self.runner, silos, model, training, secure, *where).train(

@@ -15,7 +15,7 @@ from tasks.execution import task_runner
 def present_clients(run: RunContext, number: int, sampled: SampledClients, lost: set[str]) -> SampledClients:
     """Return the sampled clients without those of absent places, which count as dropped out.
 
-    Waits, and says so, while fewer than `clients.least` of the sampled clients are there.
+    Waits, and says so, while fewer of the sampled clients are there than `clients.least` and secure sums need.
 
     Args:
         run: The run.
@@ -23,7 +23,8 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
         sampled: Its clients.
         lost: Places that stopped answering within the round. They stay out of it, unless it has to wait.
     """
-    setup, least, waits = run.clients.setup, run.project.params.clients.least, False
+    setup, waits = run.clients.setup, False
+    least = max(run.project.params.clients.least, run.project.params.training.privacy.least or 0)
     while away := lost | run.clients.runner.absent():
         gone = _clients_at(setup.silos.select(sampled.clients), away)
         kept = tuple(client for client in sampled.clients if client not in gone)
@@ -33,7 +34,7 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
         if not waits:
             progress.current().say(
                 f"round {number} waits for {named(away)}: {counted(len(kept), 'client')} of {len(sampled.clients)} answer, "
-                f"and clients.least is {least}"
+                f"and {least} are needed (clients.least, training.privacy.least)"
             )
         waits = True
         lost.clear()

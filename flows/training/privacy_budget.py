@@ -71,7 +71,7 @@ def note_of_privacy(method: Method, setup: TrainingSetup, target: float | None, 
     secure = setup.training.privacy.secure
     sent = f"what silos send of their training rows has {guarantee}"
     if secure is not None and not method.pools_rows:
-        helpers = f"while at most {counted(secure.colluders, 'silo')} of a sum help it"
+        helpers = f"if no more than {counted(secure.colluders, 'silo')} of a sum can help it"
         sent = f"what the server reads of training rows, sums over silos alone, has {guarantee}, {helpers}"
     kept = "trained without noise and stay at their silos, and their scores have no guarantee"
     if method.pays_as is None:

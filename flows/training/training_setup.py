@@ -39,6 +39,7 @@ from silos.errors import UserError, near_names, shown, some
 from silos.io.atomic_io import is_there
 from silos.io.memory_and_disk import must_fit
 from silos.plugin_registry import options_of, run_entry
+from silos.privacy.masked_sums import SumSession
 from silos.schema import is_table
 from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import Manifest, schema_of
@@ -122,7 +123,7 @@ def training_setup(project: Project, seed: int, scaling: Standardization = NO_ST
     _check_memory(params, network, min(kernel.stack, len(federated.clients)), device)
     aggregation = Aggregation(**params.aggregation.model_dump())
     training = _training(params, kernel.kind, federated)
-    _check_privacy(params, network, training, manifest)
+    _check_privacy(params, network, training, federated)
     return TrainingSetup(federated, network, training, seed, kernel.stack, aggregation, device)
 
 
@@ -402,7 +403,14 @@ def _privacy(training: TrainingParams, silos: Silos) -> Privacy | None:
     return Privacy(privacy.clip, noise, float(divisor), training.rounds, secure)
 
 
-def _check_privacy(params: Params, network: Network, training: Training, manifest: Manifest) -> None:
+def _check_sums(params: Params, secure: SecureSums, silos: int) -> None:
+    """Raise a UserError if no round can have a secure sum, before anything is paid."""
+    count = max(1, round(params.clients.fraction * silos))
+    names, keys = tuple(map(str, range(count))), tuple(f"{at:064x}" for at in range(count))
+    SumSession("check", 0, names, keys, secure.least or count, secure.colluders).check()
+
+
+def _check_privacy(params: Params, network: Network, training: Training, federated: Silos) -> None:
     """Raise a UserError for settings under which what a client sends of its rows would have no guarantee."""
     if training.privacy is None:
         return
@@ -436,6 +444,7 @@ def _check_privacy(params: Params, network: Network, training: Training, manifes
     }
     if training.privacy.secure is not None:
         unfit |= secure
+        _check_sums(params, training.privacy.secure, len(federated.clients))
     for key, (got, expected, reason) in unfit.items():
         if got != expected:
             setting = "secure_sums" if key in secure else "epsilon"

@@ -52,8 +52,8 @@ class SumSession:
     """What the silos of a sum agree on; masks of silos that were sent another session do not cancel.
 
     Attributes:
-        name: What tells the sums of a server apart.
-        attempt: How often the server has begun it before.
+        name: The name of the sum: a hash of seed, round, settings and weights.
+        attempt: The number of earlier attempts at this sum.
         clients: The silos that are invited.
         keys: Their lasting public keys, in hexadecimal digits.
         least: The fewest silos whose sum may be read.
@@ -86,12 +86,17 @@ class SumSession:
         if not 2 <= count <= MOST_SILOS:
             raise UserError(
                 f"training.privacy.secure_sums: got {count} silos in a round, expected 2 to {MOST_SILOS}. Change "
-                "clients.fraction, or set it to false."
+                "clients.fraction, or set training.privacy.secure_sums to false."
             )
-        if not 0 <= self.colluders < self.least <= count:
+        if self.least > count:
+            raise UserError(
+                f"training.privacy.least: got {self.least}, expected at most {count}, the silos of this round. Lower it, or "
+                "let more silos take part (clients.fraction, clients.least)."
+            )
+        if not 0 <= self.colluders < self.least:
             raise UserError(
                 f"training.privacy.least: got {self.least} of {count} silos, expected more than {self.colluders}, which may "
-                f"collude, and at most {count}. {_PUT_RIGHT}"
+                f"collude. {_PUT_RIGHT}"
             )
         if 2 * self.least <= count + self.colluders:
             raise UserError(
@@ -103,7 +108,7 @@ class SumSession:
     @cached_property
     def digest(self) -> str:
         """Return a hash of all of it."""
-        return _hash([self.name, self.attempt, self.clients, self.keys, self.least, self.colluders])
+        return hash_of([self.name, self.attempt, self.clients, self.keys, self.least, self.colluders])
 
     def key_of(self, client: str) -> str:
         """Return the lasting public key of an invited silo."""
@@ -120,7 +125,7 @@ class PresentSilos:
     @cached_property
     def digest(self) -> str:
         """Return a hash of all of it."""
-        return _hash([self.clients, self.keys])
+        return hash_of([self.clients, self.keys])
 
 
 def lasting_key(secret: Secret) -> str:
@@ -370,7 +375,7 @@ def _exchange(own: X25519PrivateKey, other: str, name: str) -> bytes:
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(other)))
     except ValueError:
-        raise RefusalError(f"client {name}: got a public key that is none, expected 64 hexadecimal digits.") from None
+        raise RefusalError(f"client {name}: got a key that is not 64 hexadecimal digits, expected one.") from None
 
 
 def _derive(key: bytes, *names: str) -> bytes:
@@ -383,12 +388,13 @@ def _stream(key: bytes, count: int) -> np.ndarray:
     return np.frombuffer(encryptor.update(bytes(8 * count)), "<i8").astype(np.int64)
 
 
-def _hash(parts: Sequence[object]) -> str:
+def hash_of(parts: Sequence[object]) -> str:
+    """Return the SHA-256 of a list as JSON, in hexadecimal digits."""
     return sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _unfit(name: str) -> UserError:
     return UserError(
-        f"training.privacy.secure_sums: got shares that give no key of client {name}, expected its own, so that the sum "
-        "stays unreadable: that silo made wrong shares, or another one revealed wrong ones. Start the run again."
+        f"training.privacy.secure_sums: got shares that do not give the key of client {name}, expected its own, so that the "
+        "sum stays unreadable: that silo made wrong shares, or another one revealed wrong ones. Start the run again."
     )

@@ -379,6 +379,9 @@ def _policy(path: Path, section: str, content: Mapping[str, object]) -> Policy:
             raise UserError(f"{path}: {section}{key}: got an unknown key{hint} {_WAY_OUT}") from None
         got = "nothing" if first["input"] is None else shown(repr(first["input"]))
         raise UserError(f"{path}: {section}{key}: got {got}, expected {_EXPECTED[key]}. {_WAY_OUT}") from None
+    wrong = () if policy.peers == "all" else [key for key in policy.peers if not re.fullmatch("[0-9a-f]{64}", key)]
+    if wrong:
+        raise UserError(f"{path}: {section}peers: got {shown(wrong[0])}, expected {_EXPECTED['peers']}. {_WAY_OUT}")
     unknown = () if policy.commands == "all" else [name for name in policy.commands if name not in COMMANDS]
     if unknown:
         raise UserError(f"{path}: {section}commands: got {unknown[0]}, expected {_EXPECTED['commands']}. {_WAY_OUT}")
@@ -393,7 +396,7 @@ _EXPECTED = {
     "training_rows": "a whole number of 1 or more",
     "private_training": _SWITCH,
     "colluders": "a whole number of 0 or more",
-    "peers": "all, or a list of keys of 64 digits",
+    "peers": "all, or a list of keys of 64 hexadecimal digits, with small letters",
     "own_models": _SWITCH,
     "owners_view": _SWITCH,
     "budget": "a number from 0 on",

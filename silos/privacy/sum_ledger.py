@@ -2,16 +2,18 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from silos.errors import RefusalError, UserError, shown
 from silos.io.atomic_io import sync_folder, write_bytes
 from silos.privacy.ledger import Ledger
-from silos.privacy.masked_sums import PresentSilos, SumMember, SumSession, lasting_key
+from silos.privacy.masked_sums import PresentSilos, SumMember, SumSession, hash_of, lasting_key
 from silos.privacy.owner_file import policy_file
+
+SECOND = "got a second question or list of silos"
+"""Part of the refusal of a sum that was begun with other silos: another attempt may succeed."""
 
 
 @dataclass(frozen=True)
@@ -43,31 +45,26 @@ class SumLedger(Ledger):
             self._check_peers(session)
         return SumMember(secret, self.client, session)
 
-    def is_used(self, session: SumSession) -> bool:
-        """Return whether the silo has sent masked numbers in this session."""
-        with self._lock():
-            return f"{session.digest}/question" in self._bound()
-
     def bind_question(self, session: SumSession, question: str, present: PresentSilos) -> None:
         """Record what the silo masks, before it leaves, and the keys of others; RefusalError if it masked something else.
 
         The caller has decrypted the shares of the present silos, so that their lasting keys are theirs.
         """
         with self._lock():
-            self._meet({name: session.key_of(name) for name in present.clients})
-            self._bind(f"{session.digest}/question", _hash([question, present.digest]))
+            self._meet({name: session.key_of(name) for name in present.clients if name != self.client})
+            self._bind(f"{session.digest}/question", hash_of([question, present.digest]))
 
     def bind_answered(
         self, session: SumSession, question: str, present: PresentSilos, answered: tuple[str, ...]
     ) -> None:
         """Record the list of silos that is confirmed, before it leaves; RefusalError for a second list."""
         with self._lock():
-            if self._bound().get(f"{session.digest}/question") != _hash([question, present.digest]):
+            if self._bound().get(f"{session.digest}/question") != hash_of([question, present.digest]):
                 raise RefusalError(
                     f"client {self.client}: got a sum that this silo masked nothing for, expected its own. Start the run "
                     "again."
                 )
-            self._bind(f"{session.digest}/answered", _hash([question, present.digest, *answered]))
+            self._bind(f"{session.digest}/answered", hash_of([question, present.digest, *answered]))
 
     def check_answered(
         self, session: SumSession, question: str, present: PresentSilos, answered: tuple[str, ...]
@@ -75,7 +72,7 @@ class SumLedger(Ledger):
         """Raise RefusalError for another list than the silo confirmed."""
         with self._lock():
             confirmed = self._bound().get(f"{session.digest}/answered")
-        if confirmed != _hash([question, present.digest, *answered]):
+        if confirmed != hash_of([question, present.digest, *answered]):
             raise RefusalError(
                 f"client {self.client}: got a list of silos that this silo has not confirmed, expected its own. Start the "
                 "run again."
@@ -145,7 +142,7 @@ class SumLedger(Ledger):
             return
         if bound is not None:
             raise RefusalError(
-                f"client {self.client}: got a second question or list of silos for the same secure sum, expected one. "
+                f"client {self.client}: {SECOND} for the same secure sum, expected one. "
                 "Two would let the server read less than a sum. Resume the run."
             )
         with self._log.open("r+b") as file:
@@ -153,7 +150,3 @@ class SumLedger(Ledger):
             file.write(f"{name} {value}\n".encode())
             file.flush()
             os.fsync(file.fileno())
-
-
-def _hash(parts: Sequence[str]) -> str:
-    return sha256(json.dumps(parts).encode()).hexdigest()

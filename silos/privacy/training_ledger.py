@@ -33,6 +33,7 @@ class Purchase:
         rho: Their cost together.
         budget: The most that all reports and answers of the client may cost, in the same unit.
         unit: The unit of amounts in errors.
+        singly: Whether answers after those of the first run are bought one by one.
     """
 
     partition: str
@@ -41,15 +42,16 @@ class Purchase:
     rho: float
     budget: float
     unit: Unit = RHO
+    singly: bool = False
 
     @property
     def question(self) -> str:
         """Return the query as the ledger records it."""
         return TRAINING.qualified(self.settings)
 
-    def price(self, again: bool) -> float:
-        """Return the cost of all answers together, or of one that is given `again`."""
-        return self.rho / self.answers if again else self.rho
+    def price(self, paid: int) -> float:
+        """Return the cost of what is bought next, after this many answers were paid for."""
+        return self.rho / self.answers if self.singly and paid else self.rho
 
 
 @dataclass(frozen=True)
@@ -68,21 +70,15 @@ class TrainingLedger(Ledger):
             _, entries = self._open()
             return spent(entries), self._paid(purchase, entries) - len(self._answers(purchase, entries))
 
-    def check(self, purchase: Purchase, question: str, again: bool = False) -> None:
-        """Raise RefusalError if `record` would exceed the budget; before any row is read.
-
-        Args:
-            purchase: What is paid for.
-            question: The hash of the question.
-            again: As of `record`.
-        """
+    def check(self, purchase: Purchase, question: str) -> None:
+        """Raise RefusalError if an answer to a question would exceed the budget; before any row is read."""
         with self._lock():
             _, entries = self._open()
-            answers = self._answers(purchase, entries)
-            if question not in answers and (again or len(answers) >= self._paid(purchase, entries)):
-                self._check(purchase, entries, None, again)
+            answers, paid = self._answers(purchase, entries), self._paid(purchase, entries)
+            if question not in answers and len(answers) >= paid:
+                self._check(purchase, entries, None, purchase.price(paid))
 
-    def record(self, purchase: Purchase, question: str, digest: str, register: Register, again: bool = False) -> None:
+    def record(self, purchase: Purchase, question: str, digest: str, register: Register) -> None:
         """Record an answer before it leaves, and pay if the answers that were paid for are used up.
 
         Args:
@@ -90,7 +86,6 @@ class TrainingLedger(Ledger):
             question: The hash of the question.
             digest: The hash of the answer.
             register: Returns the register of the client's rows, which is read when the client pays; None of public rows.
-            again: Whether a round is answered once more, which is paid by itself: the run's own answers are left.
 
         Raises:
             RefusalError: If the budget is exceeded, another silo reported the rows, or the question was answered with
@@ -106,14 +101,15 @@ class TrainingLedger(Ledger):
             if question in answers:
                 self._compare(answers[question], digest)
                 return
-            if again or len(answers) >= self._paid(purchase, entries):
+            paid = self._paid(purchase, entries)
+            if len(answers) >= paid:
                 rows = register()
-                self._check(purchase, entries, rows, again)
+                price = purchase.price(paid)
+                self._check(purchase, entries, rows, price)
                 if not path.exists():
                     write_bytes(path, b"")
                 if rows is not None:
                     rows.record(self.policy)
-                price = purchase.price(again)
                 bought = Entry(purchase.partition, purchase.question, price, 0, now(), "", "", by=user())
                 self._write(secret, [*entries, bought])
             with path.open("r+b") as file:
@@ -122,10 +118,10 @@ class TrainingLedger(Ledger):
                 file.flush()
                 os.fsync(file.fileno())
 
-    def _check(self, purchase: Purchase, entries: list[Entry], rows: RowRegister | None, again: bool) -> None:
+    def _check(self, purchase: Purchase, entries: list[Entry], rows: RowRegister | None, price: float) -> None:
         if rows is not None:
             rows.check()
-        check_budget(self.client, purchase.budget, spent(entries), purchase.price(again), purchase.unit)
+        check_budget(self.client, purchase.budget, spent(entries), price, purchase.unit)
 
     def _compare(self, recorded: str, digest: str) -> None:
         if recorded != digest:
@@ -137,8 +133,8 @@ class TrainingLedger(Ledger):
 
     def _paid(self, purchase: Purchase, entries: list[Entry]) -> int:
         prices = [e.rho for e in entries if (e.version, e.question) == (purchase.partition, purchase.question)]
-        whole = prices.count(purchase.rho)
-        return whole * purchase.answers + (prices.count(purchase.price(True)) if purchase.answers > 1 else 0)
+        whole, single = prices.count(purchase.rho), prices.count(purchase.price(1))
+        return whole * purchase.answers + (single if purchase.singly and purchase.answers > 1 else 0)
 
     def _path(self, purchase: Purchase) -> Path:
         return self._home / f"training-{purchase.settings}.log"

@@ -106,13 +106,15 @@ class PrefectRunner:
             for args, options in calls
         ]
         named = self._named(task)
-        if self.pool is None or (len(calls) == 1 and not self.pool.is_remote):
-            results = [named(*args, **options) for args, options in opaque]
-        else:
-            results = self._run(self.pool, named, opaque)
-        for argument in (argument for args, options in opaque for argument in (*args, *options.values())):
-            assert isinstance(argument, OpaqueArgument), "all arguments were wrapped"
-            argument.content = None
+        try:
+            if self.pool is None or (len(calls) == 1 and not self.pool.is_remote):
+                results = [named(*args, **options) for args, options in opaque]
+            else:
+                results = self._run(self.pool, named, opaque)
+        finally:  # Prefect keeps arguments
+            for argument in (argument for args, options in opaque for argument in (*args, *options.values())):
+                assert isinstance(argument, OpaqueArgument), "all arguments were wrapped"
+                argument.content = None
         return [_take_messages(task.name, result) for result in results]
 
     def absent(self) -> frozenset[str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from tasks.messages.message_policy import FEW, LEARNED, Axes, Message, UnderPrivacy, numbers_of
+from tasks.messages.message_policy import FEW, LEARNED_ADDED, Axes, Message, UnderPrivacy, numbers_of
 
 
 @dataclass(frozen=True)
@@ -31,24 +31,25 @@ class LastingKeys(SumMessage):
 
 @dataclass(frozen=True)
 class SealedShares(SumMessage):
-    """Shares of the secrets of one sum, which each client encrypted for every invited client.
-
-    `used` is 1 for a client that sent masked numbers in this session before, else 0.
-    """
+    """Shares of the secrets of one sum, which each client encrypted for every invited client."""
 
     keys: Annotated[Tensor, FEW, Axes("uint8", "clients", "32"), UnderPrivacy.PUBLIC]
     shares: Annotated[Tensor, FEW, Axes("uint8", "clients", "receivers", "bytes"), UnderPrivacy.MASKED]
-    used: Annotated[Tensor, FEW, Axes("int64", "clients"), UnderPrivacy.PUBLIC]
 
 
 @dataclass(frozen=True)
 class MaskedGradients(SumMessage):
-    """Noisy sums of clipped gradients of one stack's clients as integers, plus masks modulo 2^64."""
+    """Noisy sums of clipped gradients as integers plus masks, summed over one stack's clients modulo 2^64."""
 
     with_model = True
 
-    numbers: Annotated[Tensor, LEARNED, Axes("int64", "clients", "numbers"), UnderPrivacy.MASKED]
+    numbers: Annotated[Tensor, LEARNED_ADDED, Axes("int64", "numbers"), UnderPrivacy.MASKED]
     questions: Mapping[str, str]  # client, hash of all that its numbers depend on but its rows and its secret
+
+    @property
+    def bytes_up(self) -> int:
+        """Return the bytes that these clients send if each sends its own."""
+        return super().bytes_up * len(self.clients)
 
 
 @dataclass(frozen=True)

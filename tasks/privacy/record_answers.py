@@ -115,17 +115,15 @@ class AnswerRecord:
             received: The received tensors by section and name, (stack size, ...).
             more: Further settings.
         """
-        # the batch size and where state is kept change no answer
-        settled = replace(self.training, batch=1, keeps=False)
-        settings = json.dumps([repr(settled), to_json(network), repr(self.silos.scaling), *more], default=repr)
+        settings = settings_of(self.silos, network, self.training, *more)
         return [digest_of(settings, received, index) for index in range(len(self.stack.clients))]
 
-    def check(self, index: int, question: str, again: bool = False) -> None:
-        """Raise RefusalError if a client's answer would exceed a budget; before a row is read. Arguments as of `record`."""
+    def check(self, index: int, question: str) -> None:
+        """Raise RefusalError if a client's answer would exceed a budget; before a row is read."""
         for ledger in self.ledgers[index]:
-            ledger.check(_purchase(self.silos, ledger, self.training), question, again)
+            ledger.check(_purchase(self.silos, ledger, self.training), question)
 
-    def record(self, rows: Rows, index: int, question: str, answer: str, again: bool = False) -> None:
+    def record(self, rows: Rows, index: int, question: str, answer: str) -> None:
         """Record a client's answer, which may leave then.
 
         Args:
@@ -133,7 +131,6 @@ class AnswerRecord:
             index: The client's place in the stack.
             question: The hash of the question.
             answer: The hash of the answer.
-            again: Whether the round was answered before, for other silos.
 
         Raises:
             RefusalError: As `TrainingLedger.record`.
@@ -141,7 +138,7 @@ class AnswerRecord:
         registers = self._registers(rows, index)
         for ledger, register in zip(self.ledgers[index], registers, strict=True):
             purchase = _purchase(self.silos, ledger, self.training)
-            ledger.record(purchase, question, answer, partial(register, ledger), again)
+            ledger.record(purchase, question, answer, partial(register, ledger))
 
     def _registers(self, rows: Rows, index: int) -> list[Callable[[TrainingLedger], RowRegister | None]]:
         """Return for each owner of a client's rows what opens the register by which no other silo reports them."""
@@ -154,6 +151,13 @@ class AnswerRecord:
             partial(_register, alone, owner, rows.x[index, part], rows.y[index, part])
             for owner, part in zip(owners, parts, strict=True)
         ]
+
+
+def settings_of(silos: Silos, network: Network, training: Training, *more: object) -> str:
+    """Return the settings that answers depend on, as JSON."""
+    # the batch size and where state is kept change no answer
+    settled = replace(training, batch=1, keeps=False)
+    return json.dumps([repr(settled), to_json(network), repr(silos.scaling), *more], default=repr)
 
 
 def shares_of_rows(silos: Silos, stack: Stack, rows: Rows) -> Tensor:
@@ -188,7 +192,8 @@ def _purchase(silos: Silos, ledger: TrainingLedger, training: Training) -> Purch
     unit = Unit("epsilon", partial(epsilon, delta=policy.delta), also=f" at delta {policy.delta:g}")
     settings = hashlib.sha256(f"{silos.partition} {privacy!r} {training.epochs}".encode()).hexdigest()
     cost = cost_of_run(privacy, training.epochs)
-    return Purchase(silos.partition, settings, privacy.rounds, cost, rho(policy.budget, policy.delta), unit)
+    budget, singly = rho(policy.budget, policy.delta), privacy.secure is not None
+    return Purchase(silos.partition, settings, privacy.rounds, cost, budget, unit, singly)
 
 
 def _register(silos: Silos, client: str, x: Tensor, y: Tensor, ledger: TrainingLedger) -> RowRegister | None:

@@ -4,7 +4,6 @@ The protocol is in silos.privacy.masked_sums. Clients share the noise: the sum h
 would need, and not as much for each client.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from models.client_model import Model
-from models.networks.network_factory import Network, to_json
+from models.networks.network_factory import Network
 from models.server_state import Weights
 from models.training.engine import SecureSums, Training
 from models.training.keyed_noise import KeyedNormals
@@ -26,14 +25,14 @@ from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError, UserError
 from silos.privacy.masked_sums import PresentSilos, SumSession, unmask
 from silos.privacy.owner_file import policy_of, store_of_run
-from silos.privacy.sum_ledger import SumLedger
+from silos.privacy.sum_ledger import SECOND, SumLedger
 from tasks.execution.load_client_data import load_stacks
 from tasks.execution.prefect_tasks import ClientStep, server_step, step
 from tasks.execution.task_runner import RoundCost, Runner, map_clients
 from tasks.messages.message_policy import Message, SentMessage
 from tasks.messages.round_messages import Update
 from tasks.messages.sum_messages import Confirmations, LastingKeys, MaskedGradients, RevealedShares, SealedShares
-from tasks.privacy.record_answers import AnswerRecord, digest_of, shares_of_rows
+from tasks.privacy.record_answers import AnswerRecord, digest_of, settings_of, shares_of_rows
 from tasks.privacy.train_with_noise import check_received
 
 _MOST_ATTEMPTS = 3  # a client that says that it answered before, and refuses, costs the others as many answers
@@ -73,10 +72,9 @@ def seal_shares(cohort: Cohort, private: ClientStore, session: SumSession, devic
     for stack in cohort.stacks:
         ledgers = [_ledger(private, client) for client in stack.clients]
         members = [ledger.join(session) for ledger in ledgers]
-        used = torch.tensor([int(ledger.is_used(session)) for ledger in ledgers])
         keys = _bytes(bytes.fromhex(member.public_key) for member in members)
         shares = torch.stack([_bytes(member.seal_shares()) for member in members])
-        messages.append(SealedShares(stack.clients, keys, shares, used))
+        messages.append(SealedShares(stack.clients, keys, shares))
     return messages
 
 
@@ -110,10 +108,12 @@ def mask_gradients(
     check_received(model)
     if reason := refusal(model.network, training):
         raise UserError(f"params.yaml: {reason}, or training.privacy.epsilon to null.")
-    again = session.attempt > 0
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
         # all that may be refused is refused before a row is read, so that no refusal depends on rows
-        noise.check(int(rows.counts.max()))
+        try:
+            noise.check(int(rows.counts.max()))
+        except ValueError as error:
+            raise UserError(str(error)) from None
         record = AnswerRecord.open(silos, stack, training, private)
         received = {"weights": weights, "context": context}
         questions = record.questions(model.network, received, "secure sum", session.digest, present.digest)
@@ -122,20 +122,21 @@ def mask_gradients(
             sums_of = _ledger(private, client)
             members.append(sums_of.join(session))
             members[-1].open_shares(present, _rows_of(shares[client]))  # made by these clients for this session
-            record.check(index, question, again)
+            record.check(index, question)
             sums_of.bind_question(session, question, present)
         sums = clipped_sums(model.network, weights, context, rows, training, shares_of_rows(silos, stack, rows))
         drawn = torch.zeros(len(rows.y), sum(total[0].numel() for total in sums.values()), dtype=torch.float64)
         for index, question in enumerate(questions):
             (ledger,) = record.ledgers[index]  # pooled silos have one noise, and need no sums
             KeyedNormals(ledger.noise_key(silos.partition, question)).fill(drawn[index])
-        numbers, masked = noise.integers(sums, drawn), []
+        numbers = noise.integers(sums, drawn)
+        total = np.zeros(numbers.shape[1], np.int64)
         for index, (member, question) in enumerate(zip(members, questions, strict=True)):
             own = member.mask(numbers[index].numpy(), question, present)
-            record.record(rows, index, question, sha256(own.tobytes()).hexdigest(), again)
-            masked.append(torch.from_numpy(own))
+            record.record(rows, index, question, sha256(own.tobytes()).hexdigest())
+            total += own
         by_client = dict(zip(stack.clients, questions, strict=True))
-        messages.append(MaskedGradients(stack.clients, torch.stack(masked), by_client))
+        messages.append(MaskedGradients(stack.clients, torch.from_numpy(total), by_client))
     return messages
 
 
@@ -223,6 +224,7 @@ def reveal_shares(
 def read_sum(
     session: SumSession,
     present: PresentSilos,
+    question: str,
     masked: list[MaskedGradients],
     revealed: list[RevealedShares],
     network: Network,
@@ -235,6 +237,7 @@ def read_sum(
     Args:
         session: The invited clients.
         present: The clients that sent shares.
+        question: The hash that the clients reported with their masked gradients.
         masked: The masked gradients.
         revealed: The revealed shares.
         network: The network.
@@ -246,22 +249,16 @@ def read_sum(
         The update of all clients together: each counts the same.
 
     Raises:
-        UserError: If clients answered different questions, or too few revealed shares.
+        UserError: If too few clients revealed shares, or wrong ones.
     """
-    questions = {question for message in masked for question in message.questions.values()}
-    if len(questions) != 1:
-        raise UserError(
-            f"training.privacy.secure_sums: got answers to {len(questions)} questions, expected one: silos have other "
-            "settings or other siloflow versions. Compare them."
-        )
     answered = tuple(client for message in masked for client in message.clients)
-    total = sum((message.numbers.sum(0) for message in masked[1:]), masked[0].numbers.sum(0))
+    total = sum((message.numbers for message in masked[1:]), masked[0].numbers)
     shares = {
         client: _rows_of(own)
         for message in revealed
         for client, own in zip(message.clients, message.shares, strict=True)
     }
-    opened = unmask(total.numpy(), session, questions.pop(), present, answered, shares)
+    opened = unmask(total.numpy(), session, question, present, answered, shares)
     noise = shared_noise(training, session)
     new = step_with_sum(network, weights, training, noise, torch.from_numpy(opened), len(answered))
     equal = torch.ones(len(answered), dtype=torch.float64)
@@ -298,8 +295,8 @@ class SecureRound:
     def train(self, name: str) -> Update:
         """Take one step of all clients together, and return the update of those that answered.
 
-        A killed run repeats its sum and gets the same bytes. If other clients are present then, clients refuse, and the sum
-        is made again as another attempt, with other noise and at the cost of one more answer, twice at most.
+        A resumed run repeats its sum, with the same bytes. If other clients are present, the sum is made again with new
+        noise, at most twice. Each repetition costs one more answer.
 
         Args:
             name: What tells the sums of a run apart, such as its seed and round.
@@ -309,16 +306,15 @@ class SecureRound:
             UserError: As `SumSession.check`.
         """
         # runs with the same question share a sum, and others have their own
-        settings = json.dumps(
-            [name, repr(self.training), to_json(self.model.network), repr(self.silos.scaling)], default=repr
-        )
+        settings = settings_of(self.silos, self.model.network, self.training, name)
         own = digest_of(settings, {"weights": {key: w[None] for key, w in self.model.shared.items()}}, 0)
-        for attempt in range(_MOST_ATTEMPTS - 1):
+        for attempt in range(_MOST_ATTEMPTS):
             try:
                 return self._sum(own, attempt)
-            except _UsedSessionError:
-                continue
-        return self._sum(own, _MOST_ATTEMPTS - 1)
+            except RefusalError as error:
+                if SECOND not in str(error) or attempt == _MOST_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     def _sum(self, name: str, attempt: int) -> Update:
         secure, store = self.secure, {"private": self.private, "device": self.device}
@@ -327,29 +323,41 @@ class SecureRound:
         session = SumSession(name, attempt, *_named(_by_client(keys, "keys")), least, secure.colluders)
         session.check()
         sealed = self._ask(seal_shares, session.clients, least, session=session, **store)
-        used = any(bool(message.used.any()) for message in sealed)
-        offered, boxes = _by_client(sealed, "keys"), _by_client(sealed, "shares")
-        present = PresentSilos(*_named({name: offered[name] for name in session.clients if name in offered}))
+        public, boxes = _by_client(sealed, "keys"), _by_client(sealed, "shares")
+        present = PresentSilos(*_named({name: public[name] for name in session.clients if name in public}))
         received = _sent_to(present.clients, present.clients, session.clients, boxes)
-        shared: dict[str, Any] = {"session": session, "present": present, **store}
-        try:
-            training = {"training": self.training, "shares": received}
-            masked = self._ask(mask_gradients, present.clients, least, self.model, **training, **shared)
-            asked = {client: question for message in masked for client, question in message.questions.items()}
-            answered = tuple(name for name in present.clients if name in asked)
-            shared |= {"question": asked[answered[0]], "answered": answered}
-            confirmations = self._ask(confirm_answered, answered, least, **shared)
-            codes = _by_client(confirmations, "codes")
-            confirmed = tuple(name for name in answered if name in codes)
-            sent = {"codes": _sent_to(answered, confirmed, answered, codes), "shares": received}
-            revealed = self._ask(reveal_shares, confirmed, least, confirmed=confirmed, **sent, **shared)
-        except RefusalError as error:
-            if used:
-                raise _UsedSessionError(str(error)) from error
-            raise
+        options: dict[str, Any] = {"session": session, "present": present, **store}
+        training = {"training": self.training, "shares": received}
+        masked = self._ask(mask_gradients, present.clients, least, self.model, **training, **options)
+        question = self._one_question(masked)
+        found = {client for message in masked for client in message.clients}
+        answered = tuple(name for name in present.clients if name in found)
+        options |= {"question": question, "answered": answered}
+        confirmations = self._ask(confirm_answered, answered, least, **options)
+        codes = _by_client(confirmations, "codes")
+        confirmed = tuple(name for name in answered if name in codes)
+        sent = {"codes": _sent_to(answered, confirmed, answered, codes), "shares": received}
+        revealed = self._ask(reveal_shares, confirmed, least, confirmed=confirmed, **sent, **options)
         rows, network = self.silos.rows("train"), self.model.network
-        read = (session, present, masked, revealed, network, dict(self.model.shared), self.training)
+        read = (session, present, question, masked, revealed, network, dict(self.model.shared), self.training)
         return self.runner.run_on_server(read_sum, *read, {client: rows[client] for client in answered})
+
+    def _one_question(self, masked: Sequence[MaskedGradients]) -> str:
+        """Return the question that all clients answered; UserError if some answered another, or not as many numbers."""
+        questions = {question for message in masked for question in message.questions.values()}
+        if len(questions) != 1:
+            raise UserError(
+                f"training.privacy.secure_sums: got answers to {len(questions)} questions, expected one: silos have other "
+                "settings or other siloflow versions. Compare them."
+            )
+        count = sum(w.numel() for w in self.model.shared.values())
+        for message in masked:
+            if message.questions.keys() != {*message.clients} or message.numbers.shape != (count,):
+                raise UserError(
+                    f"client {message.clients[0]}: got {message.numbers.numel()} masked numbers of {len(message.questions)} "
+                    f"clients, expected {count} of {len(message.clients)}. Leave it out by clients.leave."
+                )
+        return questions.pop()
 
     def _ask(
         self, task: ClientStep[SentMessage], clients: Sequence[str], least: int, *model: Model, **options: Any
@@ -359,10 +367,6 @@ class SecureRound:
         messages = map_clients(self.runner, task, silos, *model, stack=self.stack, least=least, **options)
         self.tally.count(task.name, sum(part.bytes_down for part in model), messages, silos)
         return messages
-
-
-class _UsedSessionError(RefusalError):
-    """Clients answered in this session before, when others were present."""
 
 
 def shared_noise(training: Training, session: SumSession) -> SharedNoise:

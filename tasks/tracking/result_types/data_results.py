@@ -65,7 +65,7 @@ class LedgerRecord(TypedDict):
     exact: int
     noisy: int
     runs: int
-    """Runs with training.privacy that were paid, and single answers of rounds that were made again."""
+    """Runs with training.privacy that were paid."""
     spent: float
     last: str
     """When the silo reported last (UTC), and whose command asked; empty if it never did."""

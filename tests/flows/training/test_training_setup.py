@@ -275,6 +275,20 @@ def test_what_secure_sums_cannot_do_is_refused_with_the_way_out(override, said, 
     training_setup(opened(*PRIVATE, override), 0)
 
 
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("least: 40", "least: got 40, expected at most"),
+        ("least: 2", "expected more than half of them"),
+        ("colluders: 30", "expected more than 30, which may collude"),
+    ],
+)
+def test_a_sum_that_no_round_can_have_is_refused_before_training(override, said, opened):
+    privacy = f"training.privacy={{epsilon: 4, secure_sums: true, {override}}}"
+    with pytest.raises(UserError, match=said):
+        training_setup(opened(privacy, "training.epochs=1"), 0)
+
+
 @pytest.mark.parametrize("override", ["training.rows=balanced", "model.dropout=0.1"])
 def test_what_shows_rows_whatever_noise_is_added_is_refused(override, opened):
     key = override.partition("=")[0]

@@ -241,14 +241,16 @@ def test_a_sum_of_enough_clients_has_the_noise_of_the_whole_sum(clients, least, 
     assert float(honest.std()) == pytest.approx(3.0 * CLIP, rel=4 / math.sqrt(80_000))
 
 
-def test_integers_are_the_sums_to_half_of_a_grid_and_too_large_ones_are_refused():
+def test_integers_are_the_sums_to_half_of_a_grid_and_none_is_so_large_that_a_sum_wraps_around():
     noise = SharedNoise(Privacy(CLIP, 3.0, 10.0, 1), 2, 0)
     sums = {"b": torch.tensor([[1.25], [-7.5]]), "a": torch.tensor([[[0.1]], [[0.2]]])}
     integers = noise.integers(sums, torch.zeros(2, 2, dtype=torch.float64))
     expected = torch.tensor([[0.1, 1.25], [0.2, -7.5]])
     assert float((integers * noise.grid - expected.double()).abs().max()) <= noise.grid / 2 + 1e-7
-    with pytest.raises(ValueError, match="times the grid of the noise"):
-        noise.integers({"w": torch.full((1, 1), 1e15)}, torch.zeros(1, 1, dtype=torch.float64))
+    assert int(noise.integers({"w": torch.full((1, 1), 1e15)}, torch.zeros(1, 1, dtype=torch.float64))) == 2**52
+    noise.check(10**6)
+    with pytest.raises(ValueError, match="a sum of 1000000 rows has no exact integer"):
+        SharedNoise(Privacy(CLIP, 1e-9, 10.0, 1), 2, 0).check(10**6)
 
 
 @pytest.mark.parametrize("optimiser", [SGD(0.1), SGD(0.1, momentum=0.9, weight_decay=0.01), Adam(0.1)])

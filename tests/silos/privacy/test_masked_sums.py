@@ -208,7 +208,7 @@ def test_a_late_answer_is_not_readable():
         late -= (1 if session.clients.index(name) > 3 else -1) * masked_sums._stream(seed, 3)
     assert (np.abs(late - 7) > 2**32).all()
     swapped = {name: [*shares[1:], shares[0]] for name, shares in revealed.items()}  # of seeds, where a key is due
-    with pytest.raises(UserError, match="give no key of client silo 3"):
+    with pytest.raises(UserError, match="do not give the key of client silo 3"):
         unmask(late, session, QUESTION, present, answered, swapped)
 
 
@@ -280,7 +280,7 @@ def test_a_silo_takes_no_part_under_another_key():
     [
         (1, 1, 0, "secure_sums: got 1 silos"),
         (201, 150, 0, "expected 2 to 200"),
-        (4, 5, 0, "least: got 5 of 4"),
+        (4, 5, 0, "least: got 5, expected at most 4"),
         (4, 2, 2, "more than 2, which may collude"),
         (4, 2, 0, "expected more than half of them and of 0 that may collude together, 3 or more"),
         (9, 5, 1, "6 or more"),

@@ -24,7 +24,7 @@ from silos.cohort import make_stacks
 from silos.errors import ClientsAwayError, MethodError, RefusalError, UserError
 from silos.privacy.masked_sums import SumMember
 from silos.privacy.owner_file import OWNER_FILE, make_store
-from silos.privacy.sum_ledger import SumLedger
+from silos.privacy.sum_ledger import SECOND, SumLedger
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner
 from tasks.local_train import local_train
@@ -231,8 +231,13 @@ def test_a_sum_that_was_cut_is_made_again_with_other_noise_if_others_are_present
     assert not torch.equal(flat(first[0]), flat(second[0]))
     masked = [options["session"].attempt for task, _, options in runner.calls if task.name == "mask_gradients"]
     assert masked == [0] + [1] * 4, "the first silo refused the sum of five"
-    (cost,) = {_spent(store, client) for client in list(CLIENTS)}
-    assert cost == pytest.approx((1 + 1 / 4) * cost_of_run(setup.training.privacy, 1)), "one answer of four more"
+    play(setup, store, (2, 3))
+    whole = cost_of_run(setup.training.privacy, 1)
+    assert _spent(store, "c0") == pytest.approx(whole), "four answers were paid when the run began"
+    play(setup, store, (4,))
+    assert _spent(store, "c0") == pytest.approx((1 + 1 / 4) * whole), "one more was given"
+    play(replace(setup, seed=1), store)
+    assert _spent(store, "c0") == pytest.approx((1 + 2 / 4) * whole), "another run pays answer by answer"
 
 
 def test_runs_with_other_settings_have_sums_of_their_own(problem, store):
@@ -316,7 +321,7 @@ def test_no_refusal_depends_on_rows(problem, store, monkeypatch):
     tiny = replace(problem.training, privacy=replace(privacy(noise=1e-13)))
     read = []
     monkeypatch.setattr("tasks.privacy.secure_sums.clipped_sums", lambda *_: read.append("rows"))
-    with pytest.raises(ValueError, match=r"noise so small that a sum of .* rows has no exact integer"):
+    with pytest.raises(UserError, match=r"noise so small that a sum of .* rows has no exact integer"):
         play(replace(problem, training=tiny), store)
     owners_file(store, "budget: 8.0 ", "budget: 0.1 ")
     with pytest.raises(RefusalError, match="got a query that costs epsilon"):
@@ -353,18 +358,62 @@ def test_keys_are_remembered_once_shares_show_that_they_are_right(problem, store
     assert len(list(Path(store.folder).parent.glob(".ledgers/*/peers.json"))) == 4
 
 
-def test_a_silo_that_always_says_that_it_answered_before_ends_a_run(problem, store, monkeypatch):
+def test_a_silo_that_always_refuses_ends_a_run(problem, store, monkeypatch):
     """Each repetition costs the others an answer; after two of them the refusal ends the run."""
-    monkeypatch.setattr(SumLedger, "is_used", lambda *_: True)
+    bind = SumLedger._bind
 
-    def refuse(*_, **__):
-        raise RefusalError("client c0: no")
+    def refuse(ledger, name, value):
+        if ledger.client == "c0":
+            raise RefusalError(f"client c0: {SECOND}")
+        bind(ledger, name, value)
 
-    monkeypatch.setattr(SumLedger, "bind_answered", refuse)
-    with pytest.raises(RefusalError, match="client c0: no"):
-        play(problem, store)
-    # one answer is of the four of the run, two are further ones
-    assert _spent(store, "c1") <= (1 + 2 / 4) * cost_of_run(problem.training.privacy, 1) * (1 + 1e-9)
+    monkeypatch.setattr(SumLedger, "_bind", refuse)
+    runner = LossyRunner(4)
+    with pytest.raises(RefusalError, match="client c0: got a second question"):
+        play(problem, store, runner=runner)
+    assert {options["session"].attempt for _, _, options in runner.calls if "session" in options} == {0, 1, 2}
+    assert _spent(store, "c1") <= cost_of_run(problem.training.privacy, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda m: replace(m, questions=dict.fromkeys(m.clients, "0" * 64)), "answers to 2 questions"),
+        (lambda m: replace(m, questions={}), "masked numbers of 0 clients, expected"),
+        (lambda m: replace(m, numbers=m.numbers[:1]), "got 1 masked numbers"),
+    ],
+)
+def test_silos_with_other_settings_or_other_numbers_are_named_before_anything_is_revealed(change, said, problem, store):
+    @dataclass(frozen=True)
+    class Changed(PlainRunner):
+        def map_cohorts(self, task, calls):
+            assert task.name not in ("confirm_answered", "reveal_shares")
+            answers = super().map_cohorts(task, calls)
+            if task.name == "mask_gradients":
+                answers[0] = [change(message) for message in answers[0]]
+            return answers
+
+    with pytest.raises(UserError, match=said):
+        play(problem, store, runner=Changed(4))
+
+
+def test_the_batch_size_is_no_part_of_a_sum(problem, store):
+    first, before = play(problem, store), _ledgers(store)
+    again = play(replace(problem, training=replace(problem.training, batch=7)), store)
+    assert torch.equal(flat(first[0]), flat(again[0]))
+    assert _ledgers(store) == before
+
+
+@pytest.mark.parametrize(("least", "colluders"), [(0, 1), (2, 0), (0, 2)])
+def test_a_round_with_too_few_silos_for_a_sum_trains_nothing(least, colluders, problem, store):
+    few = replace(
+        problem,
+        silos=problem.silos.select(["c0"]),
+        training=replace(problem.training, privacy=privacy(least, colluders)),
+    )
+    (found,) = play(few, store)
+    assert torch.equal(flat(found), flat(FedAvg().init(few).tensors["weights"]))
+    assert not list(Path(store.folder).parent.glob(".ledgers/*/*.log"))
 
 
 def test_another_key_of_a_silo_that_is_known_is_refused(curious):
@@ -424,11 +473,12 @@ def test_what_travels_is_counted_by_its_size(curious):
     assert isinstance(message, MaskedGradients)
     assert message.bytes_up == 8 * message.numbers.numel()
     (sealed,) = _call(curious, seal_shares)
-    assert sealed.bytes_up == 32 + 4 * 148 + 8
+    assert sealed.bytes_up == 32 + 4 * 148
 
 
 def test_two_silos_need_all_of_each_others_noise(make_problem, store):
     setup = make_problem({"c0": 24, "c1": 31}, network=MLP(5, (), 3), epochs=1, privacy=privacy())
-    play(setup, store)
-    with pytest.raises(UserError, match="which may collude"):
-        play(replace(setup, training=replace(setup.training, privacy=privacy(colluders=2))), store)
+    start, (found,) = FedAvg().init(setup).tensors["weights"], play(setup, store)
+    assert not torch.equal(flat(found), flat(start))
+    more = replace(setup, training=replace(setup.training, privacy=privacy(colluders=2)))
+    assert torch.equal(flat(play(more, store)[0]), flat(start)), "with two colluders of two there is no sum"
