@@ -13,7 +13,7 @@ from pydantic import WithJsonSchema
 from flows.compare import Results, conclude, run_all
 from flows.core.console import progress
 from flows.diagnose import run_diagnosis
-from flows.experiments.advice.advice_text import Cost, decide, described
+from flows.experiments.advice.advice_text import described
 from flows.experiments.advice.candidates import (
     POOLED,
     SHARED,
@@ -23,9 +23,11 @@ from flows.experiments.advice.candidates import (
     predicted_gains,
     situation_of,
 )
+from flows.experiments.advice.decide_advice import decide
 from flows.experiments.advice.exclude_silos import can_leave, leave_setting, losing_silos
 from flows.experiments.advice.proof import (
     SEEDS,
+    Cost,
     Proof,
     measure,
     plan_proof,

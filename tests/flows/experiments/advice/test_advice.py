@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from flows.advise import ADVICE, advise, check_advisable, folder_name, keep_advice
-from flows.experiments.advice.advice_text import Cost, advised_method, decide, described, is_better, race_line
+from flows.experiments.advice.advice_text import described, race_line
 from flows.experiments.advice.apply_advice import apply_advice
 from flows.experiments.advice.candidates import POOLED, SHARED, candidates
+from flows.experiments.advice.choose_method import advised_method, is_better
+from flows.experiments.advice.decide_advice import decide
 from flows.experiments.advice.exclude_silos import can_leave
-from flows.experiments.advice.proof import Exclusion, Proof, proved_pairs
+from flows.experiments.advice.proof import Cost, Exclusion, Proof, proved_pairs
 from flows.experiments.advice.race import Candidate, Leg, Race
 from flows.experiments.comparison.client_gains import ALONE
 from flows.experiments.comparison.tuner import Score
