@@ -122,7 +122,7 @@ def training_setup(project: Project, seed: int, scaling: Standardization = NO_ST
     _check_memory(params, network, min(kernel.stack, len(federated.clients)), device)
     aggregation = Aggregation(**params.aggregation.model_dump())
     training = _training(params, kernel.kind, federated)
-    _check_privacy(params, network, training, manifest)
+    _check_privacy(params, network, training)
     return TrainingSetup(federated, network, training, seed, kernel.stack, aggregation, device)
 
 
@@ -402,7 +402,7 @@ def _privacy(training: TrainingParams, silos: Silos) -> Privacy | None:
     return Privacy(privacy.clip, noise, float(divisor), training.rounds, secure)
 
 
-def _check_privacy(params: Params, network: Network, training: Training, manifest: Manifest) -> None:
+def _check_privacy(params: Params, network: Network, training: Training) -> None:
     """Raise a UserError for settings under which what a client sends of its rows would have no guarantee."""
     if training.privacy is None:
         return

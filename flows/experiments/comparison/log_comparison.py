@@ -75,7 +75,7 @@ def log_comparison(project: Project, name: str, plan: Plan, comparison: Comparis
     )
     logger = MLflowLogger(folder, spec)
     if logger.finish(artifacts) is None:
-        progress.current().say(f"{logger.problem}; MLflow lacks the comparison itself, which runs/{name} has in full.")
+        progress.say(f"{logger.problem}; MLflow lacks the comparison itself, which runs/{name} has in full.")
     elif logger.notice:
         progress.current().say_once(f"{logger.notice}.")
 

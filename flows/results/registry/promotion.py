@@ -303,7 +303,7 @@ def _judge(project: Project, version: ModelVersion, champion: ModelVersion | Non
             reason = f"{comparison['experiment']} found: {'; '.join(better)}"
         against: Challenge | NoChallenge | None = None
     else:
-        progress.current().say(f"comparing version {version.number} with the champion on the present test rows")
+        progress.say(f"comparing version {version.number} with the champion on the present test rows")
         against = challenge(project, run, champion.tags.get("run"))
         passed, reason = _verdict(against, project.params.watch)
     forced = force and not passed

@@ -61,7 +61,7 @@ def close_abandoned(root: Path, project: "Project | None" = None) -> None:
     if closed or killed:
         lists = ((closed, "Prefect"), (killed, "MLflow"))
         parts = [f"{', '.join(map(repr, names))} in {where}" for names, where in lists if names]
-        progress.current().say(f"closed runs that a stopped command had left open: {'; '.join(parts)}")
+        progress.say(f"closed runs that a stopped command had left open: {'; '.join(parts)}")
 
 
 def close_in_prefect(root: Path) -> list[str]:

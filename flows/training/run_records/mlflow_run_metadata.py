@@ -238,10 +238,10 @@ def _logged_network(model: Model, shape: Sequence[int]) -> Network | None:
             weights_of_one = {**model.shared, **first_client(model.personal)}
             network = ExportedNetwork.of(network, weights_of_one, first_client(model.context), shape)
         except ValueError as error:
-            progress.current().say(f"the model is not logged: {error}.")
+            progress.say(f"the model is not logged: {error}.")
             return None
     if not is_bundled(network):
-        progress.current().say(
+        progress.say(
             f"the model is not logged: its network {kind_of(network)} is defined in a plugin file, which MLflow "
             "would not have. Let its property `served` return a built-in network that computes the same."
         )
