@@ -212,14 +212,14 @@ def print_compare(comparison: "ComparisonResult", console: "PlainConsole") -> No
     console.print()
     console.print(f"data version  {comparison['data_version']}")
     console.print(f"figure        {comparison['figure']}")
-    if "report" in comparison:
-        console.print(f"report        {comparison['report']}")
+    console.print(f"report        {comparison['report']}")
     console.print(f"experiment    {comparison['experiment']}")
     registry = comparison["registry"]
     if registry:
         for line in _registry_lines(comparison, registry):
             console.print(line)
     console.print(f"look closer   {LOOK_CLOSER}")
+    # last, since the end is what a terminal still shows
     if answer := answer_sentence(comparison):
         console.print(f"answer        {answer}")
     if not comparison["failed"]:

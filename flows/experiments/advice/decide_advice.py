@@ -32,6 +32,7 @@ def decide(
         costs: What a run of each proved method costs; None if that is not known.
     """
     chosen, costs = choose(quantity, choice, proof, comparison), costs or {}
+    # silos leave by a setting, so that applying the advice is writing settings
     leaving = [leave_setting(leave or {}, chosen.outside)] if chosen.outside else []
     given = [*settings.get(chosen.advised, ()), *leaving]
     return {
