@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flows.experiments.advice.advice_text import NAMES, decide
+from flows.experiments.advice.advice_text import NAMES
 from flows.experiments.advice.candidates import POOLED, SHARED
+from flows.experiments.advice.decide_advice import decide
 from flows.experiments.advice.proof import Proof, pair_differences
 from flows.experiments.comparison.client_gains import ALONE, LEVEL, Measured, gain_sentences, gains_of_methods
 from flows.training.paired_runs import MeasuredPair, paired_records

@@ -13,7 +13,7 @@ from pydantic import WithJsonSchema
 from flows.compare import Results, conclude, run_all
 from flows.core.console import progress
 from flows.diagnose import run_diagnosis
-from flows.experiments.advice.advice_text import Cost, decide, described
+from flows.experiments.advice.advice_text import described
 from flows.experiments.advice.candidates import (
     POOLED,
     SHARED,
@@ -23,9 +23,11 @@ from flows.experiments.advice.candidates import (
     predicted_gains,
     situation_of,
 )
+from flows.experiments.advice.decide_advice import decide
 from flows.experiments.advice.exclude_silos import can_leave, leave_setting, losing_silos
 from flows.experiments.advice.proof import (
     SEEDS,
+    Cost,
     Proof,
     measure,
     plan_proof,
@@ -272,12 +274,10 @@ def _run_proof(
     plan = Plan(methods, seeds, SHARED if SHARED in methods else winner, 0, project.silos.version)
     projects = {m: project.with_overrides(best[m].settings) for m in methods}
     progress.current().restart()
-    progress.current().say(f"proof on {len(seeds)} fresh seeds and test rows: {', '.join(methods)}")
+    progress.say(f"proof on {len(seeds)} fresh seeds and test rows: {', '.join(methods)}")
     if excludes:
         lose = "loses" if len(losers) == 1 else "lose"
-        progress.current().say(
-            f"{SHARED} is also trained without {some(losers, 3)}, which {lose} by it on validation rows"
-        )
+        progress.say(f"{SHARED} is also trained without {some(losers, 3)}, which {lose} by it on validation rows")
     failed: list[FailedRun] = []
     apart = _trials_without(projects[SHARED], losers, seeds) if excludes else []
     results, outcomes_apart = run_all(processes, plan, projects, {}, 0, failed, apart)
@@ -347,7 +347,7 @@ def _diagnosis(project: Project, runner: Runner) -> _Diagnosis:
     if newest is not None:
         report = newest[1]
     else:
-        progress.current().say("diagnoses the silos, since there is no diagnosis of these data yet")
+        progress.say("diagnoses the silos, since there is no diagnosis of these data yet")
         try:
             report = save_report(project, *run_diagnosis(project, runner))
         except UserError as error:

@@ -78,7 +78,7 @@ def _decide(project: Project) -> WatchAnswer:
     _emit_promotions(project)
     # before anything is compared, since a decision depends on the data version
     if project.data.is_source_changed():
-        progress.current().say("partitions the data again, since their source has changed")
+        progress.say("partitions the data again, since their source has changed")
         make(project)
     answer = changed_silos.settled_answer(project, champion)
     if answer is not None:
@@ -87,11 +87,11 @@ def _decide(project: Project) -> WatchAnswer:
         # a decision whose reason may pass: its diagnosis holds, and another one would query the silos again
         judged = changed_silos.last_decision(project, champion)
         if judged is not None:
-            progress.current().say(f"tries again, since {judged['reason']}")
+            progress.say(f"tries again, since {judged['reason']}")
             return _concluded(project, _challenge(project, champion, judged["watch"]))
         changed = changed_silos.changed_silos(project, champion)
-        progress.current().say(f"changed since champion {champion.number}: {some([*changed], NAMED)}")
-        progress.current().say("compares each silo with its rows at that time")
+        progress.say(f"changed since champion {champion.number}: {some([*changed], NAMED)}")
+        progress.say("compares each silo with its rows at that time")
         diagnosis = _diagnose(project, champion, changed)
         grade = project.params.watch.grade
         shifted = shifted_silos(diagnosis, grade, changed)
@@ -111,7 +111,7 @@ def _decide(project: Project) -> WatchAnswer:
             weaker = shifted_silos(diagnosis, GRADES[0], changed)
             reason = f"{no_shift_text(grade, weaker, unchecked)}{unchecked_text(unchecked)}"
             return _concluded(project, keep(project, champion, reason, saw))
-        progress.current().say(f"trains again: {shift_text(shifted)}")
+        progress.say(f"trains again: {shift_text(shifted)}")
         return _concluded(project, _challenge(project, champion, saw))
 
 

@@ -269,7 +269,7 @@ def run_again(sweep: Sweep, count: int) -> dict[str, Any]:
 def _run_one_again(sweep: Sweep, cell: str, seed: int, choice: str | None, scratch: Path) -> dict[str, Any]:
     """Run a recorded run in a scratch folder, sign its record if it comes out the same, and return both numbers."""
     record, quantity = sweep.recorded(cell, seed, choice), sweep.quantity(cell)
-    progress.current().say(f"again: {cell}, seed {seed}{'' if choice is None else f', {choice}'}")
+    progress.say(f"again: {cell}, seed {seed}{'' if choice is None else f', {choice}'}")
     project = replace(sweep.project(cell, seed, choice), scratch=scratch)
     found = {
         "cell": cell,

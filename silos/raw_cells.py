@@ -31,11 +31,6 @@ class RawColumns:
     of_feature: tuple[int, ...]
     label: int
 
-    @property
-    def of_pictures(self) -> bool:
-        """Return whether rows are pictures, which have no columns of their own."""
-        return self.names[:2] == _PICTURE
-
 
 @dataclass(frozen=True, eq=False)
 class RawCells:

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.advice.run_table import RunTable, paired, strata_of
-from flows.experiments.advice.advice_text import advised_method
 from flows.experiments.advice.candidates import SHARED
+from flows.experiments.advice.choose_method import advised_method
 from flows.experiments.advice.proof import pair_differences, race_seconds, seeds_that_fit
 from flows.experiments.advice.race import Candidate, Leg, Pace, Race, in_turn, run_race
 from flows.experiments.comparison.client_gains import ALONE

@@ -68,7 +68,7 @@ def broker(
         from tasks.remote.enrolment import broker_files
 
         files = broker_files(session.root)
-        progress.current().say(f"serving messages on port {files.port}; ctrl-C ends it, and loses none")
+        progress.say(f"serving messages on port {files.port}; ctrl-C ends it, and loses none")
         serve_broker(files.folder, listen, files.port, files.certificate, files.key)
 
 

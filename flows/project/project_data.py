@@ -88,7 +88,7 @@ class ProjectData:
     @contextmanager
     def working(self, name: str) -> Iterator[None]:
         """Protect data/ from changes; a process that would change it is refused with `name`. May be nested."""
-        lock = nullcontext() if self.derived else locks.read_lock(_locks(self.root), name, _print)
+        lock = nullcontext() if self.derived else locks.read_lock(_locks(self.root), name, progress.say)
         with lock, self.checked.locked():
             yield
 
@@ -112,7 +112,7 @@ class ProjectData:
 
     def _recorded(self) -> Silos:
         name = self.params.name
-        with locks.wait_for_writer(_locks(self.root), _print):
+        with locks.wait_for_writer(_locks(self.root), progress.say):
             recover(self.root)
             hashes = dvc_files.verify(self.root, name, self.root / "runs" / "hashes.json")
             silos = Silos.open(self.root / "data" / name, str(dvc_files.recorded_version(self.root)), hashes)
@@ -139,7 +139,7 @@ class ProjectData:
         folder = self.root / "cache" / "partitions" / hashlib.sha256(recipe.encode()).hexdigest()[:16]
         record = folder.with_name(f"{folder.name}.version")
         name = f"the making of {folder.relative_to(self.root)}"
-        with locks.write_lock(folder.with_name(f"{folder.name}.lock"), name, _print):
+        with locks.write_lock(folder.with_name(f"{folder.name}.lock"), name, progress.say):
             hashes = file_hashes(folder, None)
             if not record.is_file() or record.read_text() != listing_digest(hashes):
                 write(folder, self.params, self.root)
@@ -151,14 +151,10 @@ class ProjectData:
 @contextmanager
 def exclusive_data_access(root: Path, name: str) -> Iterator[None]:
     """Lock data/ of this project for writing; UserError if another process works on it, with that process's name."""
-    with locks.write_lock(_locks(root), name, _print):
+    with locks.write_lock(_locks(root), name, progress.say):
         recover(root)
         yield
 
 
 def _locks(root: Path) -> Path:
     return root / "runs" / "locks"
-
-
-def _print(line: str) -> None:
-    progress.current().say(line)

@@ -16,9 +16,9 @@ def project_workers(project: Project) -> AbstractContextManager[Workers]:
     if runner.kind == "places":
         from tasks.remote.place_workers import PlaceWorkers
 
-        make = partial(PlaceWorkers, project.root, _print, runner.patience)
-        return open_workers("places", 1, f"{project.root} {runner.patience}", _print, make)
-    return open_workers(runner.kind, runner.workers, runner.address, _print)
+        make = partial(PlaceWorkers, project.root, progress.say, runner.patience)
+        return open_workers("places", 1, f"{project.root} {runner.patience}", progress.say, make)
+    return open_workers(runner.kind, runner.workers, runner.address, progress.say)
 
 
 def plain_runner(project: Project) -> PlainRunner:
@@ -28,7 +28,3 @@ def plain_runner(project: Project) -> PlainRunner:
     from tasks.remote.place_workers import PlaceRunner
 
     return PlaceRunner(root=project.root, patience=project.params.runner.patience)
-
-
-def _print(line: str) -> None:
-    progress.current().say(line)

@@ -32,7 +32,7 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
             dropped = sorted({*sampled.dropped, *gone}, key=setup.silos.index)
             return replace(sampled, clients=kept, dropped=tuple(dropped))
         if not waits:
-            progress.current().say(
+            progress.say(
                 f"round {number} waits for {named(away)}: {counted(len(kept), 'client')} of {len(sampled.clients)} answer, "
                 f"and {least} are needed (clients.least, training.privacy.least)"
             )
@@ -51,9 +51,9 @@ def note_lost(run: RunContext, number: int, present: SampledClients, lost: set[s
     place, runner = error.place, run.clients.runner
     if _clients_at(run.clients.setup.silos.select(present.clients), {place}):
         lost.add(place)
-        progress.current().say(f"round {number} starts again without the clients of {named({place})}")
+        progress.say(f"round {number} starts again without the clients of {named({place})}")
         return
-    progress.current().say(f"round {number} waits for {named({place})}, which must answer before clients leave")
+    progress.say(f"round {number} waits for {named({place})}, which must answer before clients leave")
     while place in runner.absent():
         time.sleep(task_runner.WAIT_PAUSE)
         raise_if_interrupted()

@@ -149,13 +149,12 @@ def scaling_of(params: Params, folder: RunFolder) -> Standardization:
 
 
 def _read_saved(folder: RunFolder) -> FittedStandardization | None:
-    content = read_json(folder.scaling, RESTORE_ADVICE, ("inputs", "targets", "bytes"))
+    content = read_json(folder.scaling, RESTORE_ADVICE, ("inputs", "targets", "bytes", "notes"))
     if content is None:
         return None
     try:
         up, down = map(int, content["bytes"])
-        notes = tuple(content.get("notes", ()))  # runs of earlier versions have none
-        return FittedStandardization(Standardization.from_json(content), up, down, notes)
+        return FittedStandardization(Standardization.from_json(content), up, down, tuple(content["notes"]))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder.scaling} is damaged ({error!r}). {RESTORE_ADVICE}.") from None
 

@@ -66,7 +66,7 @@ def exclusive_lock(folder: Path) -> Iterator[None]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("w") as lock:
-            if not _try_lock(lock.fileno(), fcntl.LOCK_EX):
+            if not try_lock(lock.fileno(), fcntl.LOCK_EX):
                 raise UserError(
                     f"{folder}: got a second process, expected one at a time. Wait for the other process, or end it."
                 )
@@ -105,7 +105,7 @@ def is_locked(path: Path) -> bool:
     """Return whether a process holds the file, as `hold` made it."""
     try:
         with path.open(encoding="utf-8") as file:
-            return not _try_lock(file.fileno(), fcntl.LOCK_SH)
+            return not try_lock(file.fileno(), fcntl.LOCK_SH)
     except OSError:  # there is no such file
         return False
 
@@ -131,7 +131,7 @@ def in_turn(file: Path) -> Iterator[None]:
 def _acquire(lock: int, kind: int, say: Say, busy: Callable[[], list[str]]) -> None:
     """Wait for the lock."""
     reported = False
-    while not _try_lock(lock, kind):
+    while not try_lock(lock, kind):
         names = busy()
         if names and not reported:
             say(f"waiting for {' and '.join(names)} to end")
@@ -172,7 +172,7 @@ def _names_by_process(folder: Path, role: str, excluded: Path | None = None) -> 
             continue
         try:
             with path.open(encoding="utf-8") as file:
-                if _try_lock(file.fileno(), fcntl.LOCK_SH):
+                if try_lock(file.fileno(), fcntl.LOCK_SH):
                     path.unlink(missing_ok=True)
                 else:
                     names.setdefault(path.name.split("-")[1], []).append(file.read())
@@ -193,7 +193,8 @@ def _inode(file: IO[str]) -> str:
     return str(os.fstat(file.fileno()).st_ino)
 
 
-def _try_lock(file: int, kind: int) -> bool:
+def try_lock(file: int, kind: int) -> bool:
+    """Lock the file of a descriptor without waiting; return whether that succeeded."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -62,6 +62,11 @@ def current() -> ProgressSink:
     return _current
 
 
+def say(line: str) -> None:
+    """Print a line on the sink that is in use then."""
+    _current.say(line)
+
+
 def use(sink: ProgressSink) -> None:
     """Report progress to this sink from now on."""
     global _current

@@ -1,26 +1,23 @@
-"""Decide what to advise from the differences of a proof, and say in sentences what is certain about it."""
+"""Say in sentences what `siloflow advise` advises, and what is certain about it."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import yaml
 
 from flows.core.console.safe_text import duration
 from flows.diagnosis.text.phrases import joined, listed
 from flows.experiments.advice.candidates import ALIGN, POOLED, SHARED
-from flows.experiments.advice.exclude_silos import leave_setting
-from flows.experiments.advice.proof import Proof
+from flows.experiments.advice.choose_method import Chosen, Differences, finite_differences, is_better, lead
+from flows.experiments.advice.proof import Cost, Proof
 from flows.experiments.advice.race import Race
 from flows.experiments.comparison.client_gains import ALONE, losers_text
 from flows.experiments.comparison.comparison_text import sentences_first, short_setting
-from models.metrics.paired_difference import Difference, better_method
+from models.metrics.paired_difference import Difference
 from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.io.memory_and_disk import size
-from tasks.tracking.result_types.advice_result import Advice, AdviceDecision, RunCost
+from tasks.tracking.result_types.advice_result import Advice
 from tasks.tracking.result_types.comparison_result import ComparisonConclusions, MethodGains, TableRow
-
-Differences = Mapping[tuple[str, str], Difference]
 
 NAMES = {SHARED: "FedAvg", ALONE: "training alone"}
 """What the advice calls the references."""
@@ -31,165 +28,57 @@ _NAMED = 3
 """The most silos that a sentence names."""
 
 
-class Cost(NamedTuple):
-    """What a run of a method costs, the mean over seeds.
-
-    Attributes:
-        sent: Bytes that a silo sends.
-        received: Bytes that a silo receives.
-        seconds: Seconds of the whole run on this machine.
-        keeps_state: Whether silos keep tensors of their own between rounds.
-    """
-
-    sent: float
-    received: float
-    seconds: float
-    keeps_state: bool
-
-    def as_json(self) -> RunCost:
-        """Return the record of the cost."""
-        return {
-            "sent": self.sent,
-            "received": self.received,
-            "seconds": self.seconds,
-            "keeps_state": self.keeps_state,
-        }
-
-
-def is_better(first: str, second: str, differences: Differences, quantity: TaskMetrics, matters: float = 0.0) -> bool:
-    """Return whether the interval shows that the first method is better than the second, by what matters or more."""
-    pair = (first, second) if (first, second) in differences else (second, first)
-    return pair in differences and better_method(*pair, differences[pair], quantity, matters) == first
-
-
-def advised_method(
-    choice: str,
-    differences: Differences,
+def advice_lines(
+    chosen: Chosen,
     quantity: TaskMetrics,
-    finite: Collection[str] = (),
-    diverged: Collection[str] = (),
-    matters: float = 0.0,
-) -> str:
-    """Return the simplest method that is as good as any in the proof: training alone, then FedAvg, then the choice.
-
-    It is as good if its mean on test rows is at most `matters` behind each other's, and none is proved to be better.
-    A method without a finite difference is not advised, unless none has one: then the choice is, or if it diverged the
-    simplest that did not.
-
-    Args:
-        choice: The method that won the race.
-        differences: The differences of the proof, first minus second.
-        quantity: The metric.
-        finite: The methods whose predictions are finite in all runs of the proof.
-        diverged: Those whose predictions are not.
-        matters: The smallest difference that matters.
-    """
-    differences = _finite(differences)
-    measured = {method for pair in differences for method in pair}
-    methods = [method for method in dict.fromkeys((ALONE, SHARED, choice)) if method in measured]
-    if not methods and choice in diverged:
-        return next((method for method in (ALONE, SHARED) if method in finite), choice)
-
-    def is_near(method: str) -> bool:
-        return all(_lead(other, method, differences, quantity) <= matters for other in methods if other != method)
-
-    unbeaten = [m for m in methods if not any(is_better(other, m, differences, quantity, matters) for other in methods)]
-    return next((method for method in unbeaten if is_near(method)), (unbeaten or [choice])[-1])
-
-
-def _finite(differences: Differences) -> dict[tuple[str, str], Difference]:
-    """Return the differences of pairs in which the predictions of both methods are finite."""
-    return {pair: measured for pair, measured in differences.items() if math.isfinite(measured.mean)}
-
-
-def _lead(first: str, second: str, differences: Differences, quantity: TaskMetrics) -> float:
-    """Return the mean gain of the first method over the second; 0 if they were not compared."""
-    forward, backward = differences.get((first, second)), differences.get((second, first))
-    if forward is not None:
-        return quantity.gain(forward.mean)
-    return 0.0 if backward is None else -quantity.gain(backward.mean)
-
-
-def excluded_silos(advised: str, proof: Proof, quantity: TaskMetrics, matters: float = 0.0) -> list[str]:
-    """Return the silos without which FedAvg is proved better than the advised method, by what matters or more."""
-    exclusion = proof.exclusion
-    measured = None if exclusion is None else exclusion.differences.get(advised)
-    if exclusion is None or measured is None or better_method(SHARED, advised, measured, quantity, matters) != SHARED:
-        return []
-    return list(exclusion.silos)
-
-
-def decide(
-    quantity: TaskMetrics,
-    choice: str,
+    given: Sequence[str],
     settings: Mapping[str, Sequence[str]],
     proof: Proof,
     comparison: ComparisonConclusions,
-    leave: Mapping[str, int] | None = None,
-    costs: Mapping[str, Cost] | None = None,
-) -> AdviceDecision:
-    """Return the advice; `train_alone` names the silos that should not take part in FedAvg.
+    costs: Mapping[str, Cost],
+) -> list[str]:
+    """Return what to do and what is certain about it, as sentences.
 
     Args:
+        chosen: The method that is advised, and the silos that it leaves out.
         quantity: The metric.
-        choice: The method that won the race.
-        settings: The settings that each proved method was given.
+        given: The settings that the advice gives.
+        settings: Those that each proved method was given.
         proof: What the proof measured.
         comparison: What the comparison of the proof's runs concludes.
-        leave: `clients.leave` of params.yaml; None if no client leaves.
-        costs: What a run of each proved method costs; None if that is not known.
+        costs: What a run of each proved method costs.
     """
-    differences = _finite(proof.differences)
-    rows = {str(row["method"]): row for row in comparison["table"]}
-    diverged = [method for method, row in rows.items() if row.get(quantity.headline) is None]
-    compared = [pair["matters"] for pair in comparison.get("paired", ())]
-    matters = compared[0] if compared else quantity.least_that_matters(None)
-    proved = advised_method(choice, differences, quantity, {*rows}.difference(diverged), diverged, matters)
-    outside = excluded_silos(proved, proof, quantity, matters)
-    advised = SHARED if outside else proved
-    given = [*settings.get(advised, ()), *([leave_setting(leave or {}, outside)] if outside else [])]
-    useless = sentences_first(comparison)
+    advised, outside, useless = chosen.advised, bool(chosen.outside), sentences_first(comparison)
     unmeasured = "Whether what follows is better than that was not measured."
     of_no_use = "So no model is of use yet. Of these, the advice would be:"
     lines = [*useless, *([unmeasured if outside else of_no_use] if useless else [])]
     lines += (
-        _exclude(proof, proved, settings, quantity)
+        _exclude(proof, chosen.proved, settings, quantity)
         if outside
-        else [_use(advised, given), *_doubt(advised, differences, quantity, matters)]
+        else [_use(advised, given), *_doubt(advised, finite_differences(proof.differences), quantity, chosen.matters)]
     )
-    lines += _proved_lines(proof, proved, bool(outside), quantity, diverged, matters)
+    lines += _proved_lines(proof, chosen, quantity)
     lines += [] if outside else _losses_by(advised, comparison, quantity)
-    lines += _costs(advised, {} if outside else costs or {})  # those of FedAvg with all silos
+    lines += _costs(advised, {} if outside else costs)  # those of FedAvg with all silos
     if not useless and not outside:  # a score of FedAvg with all silos says nothing of that without some
+        rows = {str(row["method"]): row for row in comparison["table"]}
         lines.append(_new_silo(_aligned_features(given), rows.get(advised, {}), quantity))
-    return {
-        "choice": choice,
-        "advised": advised,
-        "settings": given,
-        "train_alone": outside,
-        "differences": [
-            {"first": a, "second": b, "difference": d.mean, "low": d.low, "high": d.high}
-            for (a, b), d in proof.differences.items()
-        ],
-        "costs": {method: cost.as_json() for method, cost in (costs or {}).items()},
-        "lines": lines,
-    }
+    return lines
 
 
-def _proved_lines(
-    proof: Proof, proved: str, excludes: bool, quantity: TaskMetrics, diverged: Collection[str], matters: float
-) -> list[str]:
-    """Say what the proof measured: the difference of each pair, and what the ranges are; `excludes`: some silos leave."""
+def _proved_lines(proof: Proof, chosen: Chosen, quantity: TaskMetrics) -> list[str]:
+    """Say what the proof measured: the difference of each pair, and what the ranges are."""
+    excludes, proved, matters = bool(chosen.outside), chosen.proved, chosen.matters
     names = {**NAMES, SHARED: f"{NAMES[SHARED]} with all silos"} if excludes else NAMES
     measured_pairs = {pair: measured for pair, measured in proof.differences.items() if POOLED not in pair}
-    lines = [_difference(*each, quantity, names, diverged, matters) for each in measured_pairs.items()]
+    lines = [_difference(*each, quantity, names, chosen.diverged, matters) for each in measured_pairs.items()]
     unknown = sum(math.isnan(measured.mean) for measured in measured_pairs.values())
     if proof.exclusion and not excludes and proved in proof.exclusion.differences:
         without = f"FedAvg without {listed(proof.exclusion.silos)}"
         measured = proof.exclusion.differences[proved]
         lines.append(_difference((without, proved), measured, quantity, matters=matters))
         unknown += math.isnan(measured.mean)
-    differences = _finite(proof.differences)
+    differences = finite_differences(proof.differences)
     if is_better(POOLED, proved, differences, quantity, matters) and not excludes:
         lines.append(_pooled_gain(differences[POOLED, proved], quantity))
     ranges = len(lines) - unknown + excludes  # the sentence on silos that leave has a range of its own
@@ -204,8 +93,7 @@ def _pooled_gain(difference: Difference, quantity: TaskMetrics) -> str:
 
 def _losses_by(advised: str, comparison: ComparisonConclusions, quantity: TaskMetrics) -> list[str]:
     """Say how many silos lose by the advised method against training alone; empty if that was not compared."""
-    over_alone = comparison.get("gains")
-    gains = over_alone["methods"].get(advised) if over_alone else None
+    gains = comparison["gains"]["methods"].get(advised)
     if not gains or not gains["compared"]:
         return []
     losers = losers_text(gains["worse"], gains["certain_worse"], gains["compared"], "silo")
@@ -304,7 +192,7 @@ def _doubt(advised: str, differences: Differences, quantity: TaskMetrics, matter
     others = {method for pair in differences for method in pair} - {advised, POOLED}
     if not others:
         return ["It did best on validation rows of the race; test rows do not say whether it is better than others."]
-    is_best = all(_lead(other, advised, differences, quantity) <= 0 for other in others)
+    is_best = all(lead(other, advised, differences, quantity) <= 0 for other in others)
     if advised == ALONE:
         if all(is_better(ALONE, other, differences, quantity, matters) for other in others):
             return []
@@ -379,7 +267,7 @@ def _aligned_features(settings: Sequence[str]) -> list[str]:
 
 def _greatest_losses(gains: MethodGains, quantity: TaskMetrics) -> str:
     """Name the silos that lose most on average, as the end of a sentence; empty if none loses, or some do certainly."""
-    differences = {silo: record["difference"] for silo, record in gains.get("clients", {}).items()}
+    differences = {silo: record["difference"] for silo, record in gains["clients"].items()}
     by_silo = {silo: quantity.gain(mean) for silo, mean in differences.items() if mean is not None}
     count = 0 if gains["certain_worse"] else gains["worse"]
     names = sorted(by_silo, key=lambda silo: by_silo[silo])[: min(count, _NAMED)]

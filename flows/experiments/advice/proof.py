@@ -28,6 +28,7 @@ from models.metrics.task_metrics import TaskMetrics
 from silos.errors import UserError
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import read_json, write_json
+from tasks.tracking.result_types.advice_result import RunCost
 
 _MARGIN = 0.8  # of the time, in which a suggested number of rounds should fit: rounds do not all take as long
 _RACING = 0.6  # share of the minutes for the race; the rest is for the proof
@@ -98,6 +99,31 @@ def _wall_seconds(runs: Sequence[float], at_once: int) -> float:
     for seconds in runs:
         heapq.heapreplace(free, free[0] + seconds)
     return max(free)
+
+
+class Cost(NamedTuple):
+    """What a run of a method costs, the mean over seeds.
+
+    Attributes:
+        sent: Bytes that a silo sends.
+        received: Bytes that a silo receives.
+        seconds: Seconds of the whole run on this machine.
+        keeps_state: Whether silos keep tensors of their own between rounds.
+    """
+
+    sent: float
+    received: float
+    seconds: float
+    keeps_state: bool
+
+    def as_json(self) -> RunCost:
+        """Return the record of the cost."""
+        return {
+            "sent": self.sent,
+            "received": self.received,
+            "seconds": self.seconds,
+            "keeps_state": self.keeps_state,
+        }
 
 
 class ProofPlan(NamedTuple):

@@ -58,7 +58,7 @@ class RaceTrials:
         """
         first, last = candidates(self.project, self.seed, [SHARED])[0], self.project.params.training.rounds
         rounds = min(_TIMED, rungs_of(last)[0])
-        progress.current().say(f"times {rounds} round{'' if rounds == 1 else 's'} of {SHARED}")
+        progress.say(f"times {rounds} round{'' if rounds == 1 else 's'} of {SHARED}")
         with _quiet():
             (finished,) = self.processes.run([self._trial(first, rounds)])
         if isinstance(finished.outcome, str):  # the race says why
@@ -86,7 +86,7 @@ class RaceTrials:
         time_of = partial(race_seconds, budget=self.budget - race.before, at_once=at_once)
         seconds = time_of(race)
         shown = _RaceProgress(race, seconds, quantity)
-        progress.current().say(
+        progress.say(
             f"{len(race.alive)} settings of {len({c.method for c in race.alive})} methods race for up to "
             f"{duration(seconds)} on validation rows of seed {self.seed}"
         )

@@ -75,7 +75,7 @@ def log_comparison(project: Project, name: str, plan: Plan, comparison: Comparis
     )
     logger = MLflowLogger(folder, spec)
     if logger.finish(artifacts) is None:
-        progress.current().say(f"{logger.problem}; MLflow lacks the comparison itself, which runs/{name} has in full.")
+        progress.say(f"{logger.problem}; MLflow lacks the comparison itself, which runs/{name} has in full.")
     elif logger.notice:
         progress.current().say_once(f"{logger.notice}.")
 
@@ -110,7 +110,7 @@ def note_of(project: Project, comparison: ComparisonResult) -> str:
     """Return the note as Markdown; MLflow shows only its first line while the note is folded."""
     titles, *rows = comparison_table(comparison, project.quantity)
     missing = not_complete(comparison)
-    faults = comparison.get("open_faults", ())
+    faults = comparison["open_faults"]
     verdicts = " ".join([*faults, *sentences_first(comparison), headline(comparison["paired"])])
     return "\n".join(
         [

@@ -114,7 +114,7 @@ def tuned_methods(
     runs = planned_runs(plan, tried)
     say_plan(project, processes.experiment, runs)
     up_to = "up to " * any(count < settings for count in tried.values())
-    progress.current().say(
+    progress.say(
         f"tuning tries {up_to}{settings} settings for each of {len(methods)} methods on seed {seeds[0]} (and 2 more "
         f"beyond each edge at which the best is), then trains the best on the other seeds"
         f"{' and partitions' * (plan.partitions > 1)}: {len(runs)} runs or a few more"
@@ -143,7 +143,7 @@ def tuned_methods(
         ended = [outcome for method in methods if not isinstance(outcome := outcomes[method, 0], str)]
         per_round = math.fsum(result["seconds"]["per_round"] for result in ended) / max(len(ended), 1)
         seconds = processes.seconds_for(remaining, _seconds_of_run(ended), per_round)
-        progress.current().say(f"about {duration(seconds)} for the other {remaining} runs")
+        progress.say(f"about {duration(seconds)} for the other {remaining} runs")
     run_settings(known)
 
     def beyond(method: str, count: int) -> None:
@@ -187,7 +187,7 @@ def check_comparison_budgets(project: Project, experiment: str, plan: Plan) -> N
     with project_workers(project) as workers:
         runner, setup = PrefectRunner(workers, waits=True), training_setup(project, plan.seeds[0])
         if cost := check_budgets(project, setup, runner, project.ledgers, answers):
-            progress.current().say(f"training.privacy: {cost}")
+            progress.say(f"training.privacy: {cost}")
 
 
 def _seconds_of_run(results: Sequence[RunResult | str]) -> float:
@@ -315,7 +315,7 @@ def draw_partitions(project: Project, count: int) -> list[Project]:
     projects = [project]
     for index in range(1, count):
         seed = project.params.data.seed + index
-        progress.current().say(f"partition {index + 1} of {count}: data seed {seed}")
+        progress.say(f"partition {index + 1} of {count}: data seed {seed}")
         drawn = project.derive([*project.overrides, f"data.seed={seed}"], derived=True)
         before, rows = (one.silos.manifest.clients for one in (projects[-1], drawn))
         if before.names == rows.names and before.digest.tobytes() == rows.digest.tobytes():

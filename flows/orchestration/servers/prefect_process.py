@@ -33,6 +33,7 @@ from urllib.parse import urlsplit
 from flows.core.console.process_control import end_with_parent, pause_gc, resume_gc
 from silos.io.addresses import is_port, listen
 from silos.io.atomic_io import write_bytes
+from silos.io.locks import try_lock
 
 _RECORDS = 1.5  # seconds in which the last task runs of a user are recorded: the recorder's interval and half of it
 
@@ -125,7 +126,7 @@ def join_server(home: Path) -> RunningServer | None:
     if not (home / ADDRESS).is_file():
         return None
     share = (home / USERS).open("a")
-    url = _address(home) if _acquire(share, fcntl.LOCK_SH) else None  # otherwise it is about to end
+    url = _address(home) if try_lock(share.fileno(), fcntl.LOCK_SH) else None  # otherwise it is about to end
     if url is None:
         share.close()
         return None
@@ -135,7 +136,7 @@ def join_server(home: Path) -> RunningServer | None:
 def lock_server(home: Path) -> IO[str] | None:
     """Return the lock that the server to be started holds while it lives; None if another server holds it."""
     lock = (home / SERVER_LOCK).open("a")
-    if _acquire(lock, fcntl.LOCK_EX):
+    if try_lock(lock.fileno(), fcntl.LOCK_EX):
         return lock
     lock.close()
     return None
@@ -149,12 +150,12 @@ def publish_address(home: Path, url: str) -> None:
 def in_use(home: Path) -> bool:
     """Return whether another command uses the offered server."""
     with (home / USERS).open("a") as users:
-        return not _acquire(users, fcntl.LOCK_EX)
+        return not try_lock(users.fileno(), fcntl.LOCK_EX)
 
 
 def _address(home: Path) -> str | None:
     with (home / SERVER_LOCK).open("a") as lock:
-        if _acquire(lock, fcntl.LOCK_SH):
+        if try_lock(lock.fileno(), fcntl.LOCK_SH):
             (home / ADDRESS).unlink(missing_ok=True)
             return None
     try:
@@ -166,14 +167,6 @@ def _address(home: Path) -> str | None:
     except (OSError, urllib.error.URLError, ValueError, KeyError, TypeError):
         return None
     return url
-
-
-def _acquire(lock: IO[str], kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 PORT = 4200

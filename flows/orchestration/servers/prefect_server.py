@@ -130,7 +130,7 @@ class PrefectServer:
                     break
                 self._spawn()
             self.restarts += 1
-            progress.current().say("Prefect's server ended unexpectedly; a new one is started.")
+            progress.say("Prefect's server ended unexpectedly; a new one is started.")
             if not self._wait_for_answer(120.0):
                 break
             self._publish()

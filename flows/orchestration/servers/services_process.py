@@ -182,7 +182,7 @@ class _Keeper:
     def _restart(self, name: str, log: Path) -> None:
         if not self._judges[name].may_start(time.monotonic() - self._began[name]):
             raise UserError(f"{_TITLES[name]} ended unexpectedly. See {log}.")
-        progress.current().say(f"{_TITLES[name]} ended unexpectedly; a new one is started.")
+        progress.say(f"{_TITLES[name]} ended unexpectedly; a new one is started.")
         self._restarts[name] += 1
         self._start(name)
 
@@ -245,14 +245,14 @@ def keep(pipe: int, root: Path, prefect_port: int, mlflow_port: int) -> None:
         write_json(root / STATE, {"root": str(root), "services": {}})
     except (UserError, OSError) as error:
         has_failed = True
-        progress.current().say(str(error))
+        progress.say(str(error))
         write_json(root / STATE, {"root": str(root), "services": {}, "error": str(error)})
         if not is_ready:
             _report(pipe, {"error": str(error)})
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if keeper is not None and not keeper.stop():
-            progress.current().say("Prefect's server keeps running until the command that uses it has ended.")
+            progress.say("Prefect's server keeps running until the command that uses it has ended.")
         (root / KEEPER).unlink()
         held.close()
     if has_failed:

@@ -303,7 +303,7 @@ def _judge(project: Project, version: ModelVersion, champion: ModelVersion | Non
             reason = f"{comparison['experiment']} found: {'; '.join(better)}"
         against: Challenge | NoChallenge | None = None
     else:
-        progress.current().say(f"comparing version {version.number} with the champion on the present test rows")
+        progress.say(f"comparing version {version.number} with the champion on the present test rows")
         against = challenge(project, run, champion.tags.get("run"))
         passed, reason = _verdict(against, project.params.watch)
     forced = force and not passed
@@ -419,8 +419,8 @@ def _apply(project: Project, registry: Registry, journal: _Journal) -> None:
     registry.log_decision(decision["run_id"], decision)
     registry.set_aliases(journal["aliases"])
     append_decision(project.root, decision)
-    event = journal.get("event")
-    if event is not None:  # earlier versions wrote none
+    event = journal["event"]
+    if event is not None:
         promotion_history.queue(project.root, event)
     (project.root / JOURNAL).unlink()
 

@@ -59,7 +59,7 @@ def register_candidates(project: Project, results: Iterable[RunResult]) -> Regis
     except Exception as error:
         if not is_store_failure(error):
             raise
-        progress.current().say(f"{describe_problem(project.store.tracking, error)}; no candidate was registered.")
+        progress.say(f"{describe_problem(project.store.tracking, error)}; no candidate was registered.")
         return None
 
 

@@ -133,7 +133,7 @@ def _log_to_mlflow(
     logger = MLflowLogger(folder, spec)
     artifacts = FinalArtifacts(files, data=dataset(project, project.silos), metrics=metrics, columns=_COLUMNS)
     if logger.finish(artifacts) is None:
-        progress.current().say(f"{logger.problem}; it has nothing of this diagnosis, and {report['folder']} has all.")
+        progress.say(f"{logger.problem}; it has nothing of this diagnosis, and {report['folder']} has all.")
     elif logger.notice:
         progress.current().say_once(f"{logger.notice}.")
 

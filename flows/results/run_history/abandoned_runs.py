@@ -61,7 +61,7 @@ def close_abandoned(root: Path, project: "Project | None" = None) -> None:
     if closed or killed:
         lists = ((closed, "Prefect"), (killed, "MLflow"))
         parts = [f"{', '.join(map(repr, names))} in {where}" for names, where in lists if names]
-        progress.current().say(f"closed runs that a stopped command had left open: {'; '.join(parts)}")
+        progress.say(f"closed runs that a stopped command had left open: {'; '.join(parts)}")
 
 
 def close_in_prefect(root: Path) -> list[str]:
@@ -171,7 +171,7 @@ def _is_active_by_tag(root: Path) -> Mapping[str, Callable[[], bool]]:
     runs: dict[str, Callable[[], bool]] = {}
     for path in (root / "runs").glob("*/experiment.json"):
         about, name = read_json(path) or {}, path.parent.name
-        kind, tag = about.get("kind"), str(about.get("tag", name))  # earlier versions wrote no tag
+        kind, tag = about.get("kind"), str(about.get("tag"))
         if kind == "diagnose":
             runs[tag] = partial(_is_active, root, kind)
         elif kind in ("compare", "advise"):

@@ -127,7 +127,7 @@ def _registered(project: Project) -> set[str] | None:
     except Exception as error:
         if not is_store_failure(error):
             raise
-        progress.current().say(f"{describe_problem(project.store.tracking, error)}; no single run is deleted.")
+        progress.say(f"{describe_problem(project.store.tracking, error)}; no single run is deleted.")
         return None
 
 

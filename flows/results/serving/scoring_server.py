@@ -68,11 +68,11 @@ class Serving:
         except Exception as error:  # of a damaged model, of many types: the present one goes on answering
             problem = str(error).partition("\n")[0] or type(error).__name__
             if problem != self._problem:
-                progress.current().say(f"still serving {self.model.name}: {problem}")
+                progress.say(f"still serving {self.model.name}: {problem}")
             self._problem = problem
             return
         self._problem = ""
-        progress.current().say(f"now serving {self.model.name}")
+        progress.say(f"now serving {self.model.name}")
 
 
 def serve(project: Project, model: str, host: str, port: int, max_megabytes: int) -> None:

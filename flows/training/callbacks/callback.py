@@ -186,5 +186,5 @@ def _failure(name: str, hook: str, source: object, error: Exception) -> str:
 def log_warnings(name: str, sentences: Sequence[str]) -> None:
     """Report warnings on a run on the user's screen and in Prefect's log."""
     for sentence in sentences:
-        progress.current().say(f"{name}: {sentence}")
+        progress.say(f"{name}: {sentence}")
         prefect_artifacts.log_artifact(f"{name}: {sentence}")

@@ -196,7 +196,7 @@ def _log_round(name: str, record: RoundRecord, quantity: TaskMetrics, messages: 
     if number % max(1, rounds // _LOGGED) == 0:
         prefect_artifacts.log_artifact(f"round {number} of {rounds}" + (f": {score}" if score else ""))
     for sentence in messages:
-        progress.current().say(f"{name}, round {record['round']}: {sentence}")
+        progress.say(f"{name}, round {record['round']}: {sentence}")
 
 
 def _log_result(name: str, result: RunResult, quantity: TaskMetrics, problem: str | None) -> None:
@@ -207,13 +207,9 @@ def _log_result(name: str, result: RunResult, quantity: TaskMetrics, problem: st
         f"{name} is done: {score or 'no test rows'}; {result['folder']}, {_in_mlflow(result)}"
     )
     if problem:
-        progress.current().say(
-            f"{name}: {problem}; its metrics are saved in {result['folder']}, and --resume delivers them."
-        )
+        progress.say(f"{name}: {problem}; its metrics are saved in {result['folder']}, and --resume delivers them.")
     if result["dropped_out"]:
-        progress.current().say(
-            f"{name}: clients dropped out {result['dropped_out']} times; the rounds went on without them"
-        )
+        progress.say(f"{name}: clients dropped out {result['dropped_out']} times; the rounds went on without them")
 
 
 def _in_mlflow(result: RunResult) -> str:

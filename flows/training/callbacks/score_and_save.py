@@ -57,7 +57,7 @@ class Evaluation(Callback):
                 others = scorer.score_other_models(run.state, round)
             except ClientsAwayError as error:
                 scores, others = [], {}
-                progress.current().say(f"round {run.number} is not scored: {named({error.place})} does not answer")
+                progress.say(f"round {run.number} is not scored: {named({error.place})} does not answer")
         played.record.update(round_record(round, played.report, scores, scorer.silos, scorer.quantity))
         played.record["metrics"] |= others
 

@@ -74,7 +74,7 @@ def comparison_spec(project: Project, info: ExperimentRecord) -> RunSpec:
         uri=project.store.tracking,
         experiment=project.store.mlflow_experiment,
         name=info["name"],
-        tag=info.get("tag", info["name"]),  # earlier versions wrote no tag
+        tag=info["tag"],
         tags={
             "kind": COMPARISON,
             "data_version": info.get("data_version") or project.silos.version,
@@ -238,10 +238,10 @@ def _logged_network(model: Model, shape: Sequence[int]) -> Network | None:
             weights_of_one = {**model.shared, **first_client(model.personal)}
             network = ExportedNetwork.of(network, weights_of_one, first_client(model.context), shape)
         except ValueError as error:
-            progress.current().say(f"the model is not logged: {error}.")
+            progress.say(f"the model is not logged: {error}.")
             return None
     if not is_bundled(network):
-        progress.current().say(
+        progress.say(
             f"the model is not logged: its network {kind_of(network)} is defined in a plugin file, which MLflow "
             "would not have. Let its property `served` return a built-in network that computes the same."
         )

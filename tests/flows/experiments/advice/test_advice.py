@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from flows.advise import ADVICE, advise, check_advisable, folder_name, keep_advice
-from flows.experiments.advice.advice_text import Cost, advised_method, decide, described, is_better, race_line
+from flows.experiments.advice.advice_text import described, race_line
 from flows.experiments.advice.apply_advice import apply_advice
 from flows.experiments.advice.candidates import POOLED, SHARED, candidates
+from flows.experiments.advice.choose_method import advised_method, is_better
+from flows.experiments.advice.decide_advice import decide
 from flows.experiments.advice.exclude_silos import can_leave
-from flows.experiments.advice.proof import Exclusion, Proof, proved_pairs
+from flows.experiments.advice.proof import Cost, Exclusion, Proof, proved_pairs
 from flows.experiments.advice.race import Candidate, Leg, Race
 from flows.experiments.comparison.client_gains import ALONE
 from flows.experiments.comparison.tuner import Score
@@ -24,6 +26,9 @@ from models.metrics.task_metrics import TASK_METRICS
 from silos import strict_yaml
 from silos.errors import UserError
 from tasks.tracking.json_io import read_json, write_json
+
+CONCLUDED = {"baseline": None, "paired": [], "gains": {"methods": {}}}
+"""What a comparison concludes at least."""
 
 ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]
 UP, DOWN, EVEN = Difference(0.04, 0.02, 0.06), Difference(-0.04, -0.06, -0.02), Difference(0.01, -0.02, 0.04)
@@ -118,7 +123,7 @@ def test_silos_that_lose_without_certainty_are_named(losses, said):
     clients = {f"c0{i}": {"difference": 0.05} for i in range(8)} | {"c08": {"difference": None}}
     gains = {"mean": 0.04, "distinguishable": True, "worse": len(losses), "certain_worse": [], "compared": 9}
     gains["clients"] = clients | {silo: {"difference": loss} for silo, loss in losses.items()}
-    comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
+    comparison = {**CONCLUDED, "table": [], "gains": {"methods": {"ditto": gains}}}
     found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
     assert f"With ditto, {said}" in decide(ACCURACY, "ditto", {}, Proof(found), comparison)["lines"]
 
@@ -128,7 +133,7 @@ def test_the_advice_says_who_loses_and_doubts_as_the_proof_does(over_alone, doub
     gains = {"mean": 0.04, "distinguishable": True, "worse": 2, "certain_worse": ["c07"], "compared": 9}
     gains["clients"] = {"c07": {"difference": -0.02}, "c08": {"difference": -0.01}}
     found = {("ditto", SHARED): UP, ("ditto", ALONE): over_alone, (SHARED, ALONE): UP}
-    comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
+    comparison = {**CONCLUDED, "table": [], "gains": {"methods": {"ditto": gains}}}
     advice = decide(ACCURACY, "ditto", {}, Proof(found), comparison)
     assert advice["advised"] == "ditto"
     assert "With ditto, 2 of 9 silos lose, c07 certainly, against training alone." in advice["lines"]
@@ -139,7 +144,7 @@ def test_the_advice_says_who_loses_and_doubts_as_the_proof_does(over_alone, doub
 def test_a_method_that_was_not_proved_is_not_advised():
     """As where FedAvg or training alone diverged in the race, or where a seed of each failed in the proof."""
     assert advised_method("ditto", {}, ACCURACY) == "ditto"
-    lines = decide(ACCURACY, "ditto", {}, Proof({}), {"table": []})["lines"]
+    lines = decide(ACCURACY, "ditto", {}, Proof({}), {**CONCLUDED, "table": []})["lines"]
     assert lines[:2] == [
         "Use ditto.",
         "It did best on validation rows of the race; test rows do not say whether it is better than others.",
@@ -153,7 +158,7 @@ def test_alignment_comes_first_in_the_advice():
         SHARED: ("training.optimiser.learning_rate=0.1", 'clients.align={kind: standardise, features: ["crp", "age"]}')
     }
     found = {(SHARED, ALONE): UP}
-    advice = decide(ACCURACY, SHARED, settings, Proof(found), {"table": []})
+    advice = decide(ACCURACY, SHARED, settings, Proof(found), {**CONCLUDED, "table": []})
     assert advice["lines"][0] == (
         "Align first: let each silo standardise crp and age by its own rows. Then FedAvg is enough (learning_rate 0.1)."
     )
@@ -165,8 +170,8 @@ def test_alignment_comes_first_in_the_advice():
 @pytest.mark.parametrize(("over", "excluded"), [(UP, True), (EVEN, False), (DOWN, False)])
 def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_what_is_advised(over, excluded):
     proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07", "c08"], {ALONE: over, SHARED: UP}))
-    gains = {"worse": 1, "certain_worse": [], "compared": 9}
-    comparison = {"table": [], "gains": {"methods": {SHARED: gains, ALONE: gains}}}
+    gains = {"worse": 1, "certain_worse": [], "compared": 9, "clients": {}}
+    comparison = {**CONCLUDED, "table": [], "gains": {"methods": {SHARED: gains, ALONE: gains}}}
     costs = dict.fromkeys((SHARED, ALONE), Cost(1.0, 1.0, 1.0, False))
     rate = {SHARED: ("training.optimiser.learning_rate=0.1",), ALONE: ("training.optimiser.learning_rate=0.3",)}
     advice = decide(ACCURACY, SHARED, rate, proof, comparison, {"c01": 5}, costs)
@@ -192,7 +197,7 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
 
 def test_no_silo_is_excluded_for_a_gain_smaller_than_what_matters():
     proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07"], {ALONE: SMALL}))
-    advice = decide(ACCURACY, SHARED, {}, proof, {"table": []})
+    advice = decide(ACCURACY, SHARED, {}, proof, {**CONCLUDED, "table": []})
     assert (advice["advised"], advice["train_alone"]) == (ALONE, [])
     small = "is certain, but smaller than what matters (0.5 points): "
     assert any(
@@ -202,7 +207,7 @@ def test_no_silo_is_excluded_for_a_gain_smaller_than_what_matters():
 
 def test_a_certain_gain_that_is_smaller_than_what_matters_is_no_doubt():
     found = {("ditto", SHARED): SMALL, ("ditto", ALONE): UP, (SHARED, ALONE): SMALL}
-    advice = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})
+    advice = decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": []})
     assert advice["advised"] == SHARED
     assert advice["lines"][1].endswith(
         "that it is better than training alone, which is simpler, is certain, but by less than what matters (0.5 points)."
@@ -212,21 +217,21 @@ def test_a_certain_gain_that_is_smaller_than_what_matters_is_no_doubt():
 def test_a_difference_of_just_what_matters_is_said_to_be_better():
     least = Difference(0.005, 0.001, 0.009)
     found = {("ditto", SHARED): least, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
-    lines = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})["lines"]
+    lines = decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": []})["lines"]
     assert lines[1] == "ditto is better than FedAvg: +0.5 points, +0.1 to +0.9."
 
 
 def test_what_matters_is_what_the_comparison_of_the_proof_says():
     found = Proof({("ditto", SHARED): Difference(0.02, 0.01, 0.03), ("ditto", ALONE): UP, (SHARED, ALONE): UP})
     for matters, advised in ((0.02, "ditto"), (0.021, SHARED)):
-        comparison = {"table": [], "paired": [{"matters": matters}]}
+        comparison = {**CONCLUDED, "table": [], "paired": [{"matters": matters}]}
         assert decide(ACCURACY, "ditto", {}, found, comparison)["advised"] == advised
 
 
 def test_a_method_with_the_mean_of_the_best_did_best():
     equal = Difference(0.0, -0.02, 0.02)
     found = {("ditto", SHARED): equal, ("ditto", ALONE): EVEN, (SHARED, ALONE): EVEN}
-    advice = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})
+    advice = decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": []})
     assert (advice["advised"], advice["lines"][1]) == (SHARED, f"It did best on average; {NOT_PROVED}")
 
 
@@ -246,9 +251,11 @@ def test_the_line_of_a_rung_names_its_leader_and_how_many_train_on(quantity, sco
 
 def test_an_error_that_falls_is_no_gain_below_zero():
     found = {(POOLED, ALONE): DOWN, (SHARED, ALONE): UP}
-    pooled = decide(ERROR, SHARED, {}, Proof(found), {"table": []})["lines"]
+    pooled = decide(ERROR, SHARED, {}, Proof(found), {**CONCLUDED, "table": []})["lines"]
     assert any(line.startswith("Training on pooled rows would be better (−0.0400 in rmse,") for line in pooled)
-    without = decide(ERROR, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {"table": []})["lines"]
+    without = decide(ERROR, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {**CONCLUDED, "table": []})[
+        "lines"
+    ]
     assert "over all silos this is better than training alone of all (−0.0400 in rmse," in without[0]
 
 
@@ -304,11 +311,11 @@ def test_trees_race_with_options_of_their_own_and_pooled_trees_are_a_bound(proje
 def test_the_advice_says_what_a_new_silo_has(row, said):
     found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
     table = [{"method": "ditto", "accuracy/mean": 0.8, **row}, {"method": SHARED, "accuracy/mean": 0.7}]
-    assert decide(ACCURACY, "ditto", {}, Proof(found), {"table": table})["lines"][-1].startswith(said)
+    assert decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": table})["lines"][-1].startswith(said)
 
 
 def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
-    comparison = {"table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
+    comparison = {**CONCLUDED, "table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
     advice = decide(ACCURACY, ALONE, {}, Proof({(SHARED, ALONE): NEAR}), comparison)
     assert advice["lines"][0] == comparison["baseline"]["sentence"]
     assert advice["lines"][1] == "So no model is of use yet. Of these, the advice would be:"
@@ -338,7 +345,7 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
 )
 def test_best_on_average_is_only_the_method_with_the_greatest_mean(over_shared, over_alone, shared_over_alone, line):
     found = Proof(differences("ditto", over_shared, over_alone, shared_over_alone))
-    advice = decide(ACCURACY, "ditto", {}, found, {"table": []})
+    advice = decide(ACCURACY, "ditto", {}, found, {**CONCLUDED, "table": []})
     assert advice["lines"][1] == line
 
 
@@ -426,7 +433,7 @@ def test_apply_writes_the_advised_method_beside_the_references_and_its_settings(
 
 def test_a_difference_names_the_better_method_first():
     found = {("ditto", SHARED): DOWN, ("ditto", ALONE): EVEN, (SHARED, ALONE): DOWN}
-    lines = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})["lines"]
+    lines = decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": []})["lines"]
     assert lines[2:6] == [
         "FedAvg is better than ditto: +4.0 points, +2.0 to +6.0.",
         "Whether ditto is better than training alone is not certain: +1.0 points, −2.0 to +4.0.",
@@ -434,7 +441,7 @@ def test_a_difference_names_the_better_method_first():
         "A point is a hundredth of accuracy. All ranges together hold the true differences with 95 % confidence; where "
         "results differ much from seed to seed, they are too narrow.",
     ]
-    assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {"table": []})["lines"][1:2] == [
+    assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {**CONCLUDED, "table": []})["lines"][1:2] == [
         "Training alone is better than FedAvg: −0.0400 in rmse, −0.0600 to −0.0200.",
     ]
 
@@ -444,7 +451,7 @@ def test_the_advice_says_what_a_run_costs_beside_fedavg():
     found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
 
     def line(choice, proved, **costs):
-        advice = decide(ACCURACY, choice, {}, Proof(proved), {"table": []}, None, costs)
+        advice = decide(ACCURACY, choice, {}, Proof(proved), {**CONCLUDED, "table": []}, None, costs)
         assert advice["costs"] == {method: cost._asdict() for method, cost in costs.items()}
         return [line for line in advice["lines"] if line.startswith("Costs")]
 
@@ -482,7 +489,7 @@ def test_a_method_whose_predictions_are_not_finite_is_not_advised(
 ):
     found = differences(choice, over_shared, over_alone, shared_over_alone)
     assert advised_method(choice, found, ACCURACY, matters=0.005) == expected
-    lines = decide(ACCURACY, choice, {}, Proof(found), {"table": []})["lines"]
+    lines = decide(ACCURACY, choice, {}, Proof(found), {**CONCLUDED, "table": []})["lines"]
     unknown = [line for line in lines if line.endswith("is not known: predictions of one of them are not finite.")]
     assert len(unknown) == sum(one is DIVERGED for one in found.values())
     assert "nan" not in " ".join(lines)
@@ -502,7 +509,7 @@ def test_a_method_whose_predictions_are_not_finite_is_not_advised(
 def test_where_no_difference_is_known_a_method_that_did_not_diverge_is_advised(choice, diverged, expected):
     pairs = {pair: DIVERGED for pair in proved_pairs(choice, [choice, SHARED, ALONE]) if {*pair} & {*diverged}}
     table = [{"method": m, "accuracy/mean": None if m in diverged else 0.8} for m in {choice, SHARED, ALONE}]
-    advice = decide(ACCURACY, choice, {}, Proof(pairs), {"table": table})
+    advice = decide(ACCURACY, choice, {}, Proof(pairs), {**CONCLUDED, "table": table})
     assert advice["advised"] == expected
     assert all(line.endswith("are not finite.") for line in advice["lines"] if line.startswith("Whether"))
     assert "one of them" not in " ".join(advice["lines"])
@@ -511,7 +518,7 @@ def test_where_no_difference_is_known_a_method_that_did_not_diverge_is_advised(c
 def test_advice_is_not_kept_if_a_run_of_its_proof_failed(tmp_path):
     run = {"method": "fedavg", "seed": 1, "error": "the loss is no number", "folder": "runs/x"}
     with pytest.raises(IncompleteError):
-        keep_advice(tmp_path, {"comparison": {"failed": [run], "runs": []}})
+        keep_advice(tmp_path, {"comparison": {"failed": [run], "runs": [], "partitions": []}})
     assert not (tmp_path / ADVICE).exists()
     keep_advice(tmp_path, {"comparison": {"failed": []}})
     assert (tmp_path / ADVICE).exists()

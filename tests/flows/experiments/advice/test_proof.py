@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from flows.advise import _cost, _losers
-from flows.experiments.advice.advice_text import Cost
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.exclude_silos import losing_silos
 from flows.experiments.advice.proof import (
+    Cost,
     ProofPlan,
     check_minutes,
     measure,
@@ -245,7 +245,7 @@ def test_silos_that_lose_and_cannot_leave_are_not_left_out(write_silos, tmp_path
         raise UserError("clients.leave: got a, which joins later")
 
     project = project_of(write_silos(dict.fromkeys(SILOS, 2), validation=ROWS, test=ROWS + 7))
-    project.params, project.with_overrides = SimpleNamespace(clients=SimpleNamespace(leave={})), refuse
+    project.params.clients, project.with_overrides = SimpleNamespace(leave={}), refuse
     alone = dict.fromkeys(SILOS, 30)
     runs = {SHARED: outcomes(tmp_path / "shared", {**alone, "a": 0}), ALONE: outcomes(tmp_path / "alone", alone)}
     trials: Any = SimpleNamespace(project=project, seed=0, outcomes=lambda candidate: runs[candidate.method])
