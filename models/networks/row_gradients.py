@@ -15,6 +15,7 @@ from ..server_state import Weights
 from .grouped_layers import GroupedLayers
 
 _LAST = torch.channels_last
+_LEAST_DELTA = 1e-15
 
 
 class RowGradients(Protocol):
@@ -34,11 +35,18 @@ class RowGradients(Protocol):
 
 @dataclass(frozen=True)
 class DenseRows:
-    """A dense layer's inputs (clients, rows, in) and deltas (clients, rows, out); a row's gradient is their product."""
+    """A dense layer's inputs (clients, rows, in) and deltas (clients, rows, out); a row's gradient is their product.
+
+    Smaller deltas than 1e-15 are 0, as float32 has no squares of them: a row of such deltas and huge inputs would seem to
+    have no gradient, and would not be clipped.
+    """
 
     name: str
     inputs: Tensor
     deltas: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "deltas", torch.nn.functional.hardshrink(self.deltas, _LEAST_DELTA))
 
     def squares(self) -> Tensor:
         """Return |a|^2 |d|^2 for the weights, and |d|^2 for the bias."""

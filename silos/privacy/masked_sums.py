@@ -197,6 +197,7 @@ class SumMember:
                     f"client {self.client}: got shares of {other} that this silo did not make for the same sum, expected "
                     "its own: the silos were sent different sessions, or keys were replaced. Start the run again."
                 ) from None
+            _exchange(self._key, key, other)  # now, so that a key without a secret is refused before rows are read
             opened[other] = (both[:SHARE_BYTES], both[SHARE_BYTES:])
         return opened
 
@@ -205,7 +206,7 @@ class SumMember:
 
         Args:
             numbers: The silo's numbers.
-            question: A hash of all that the numbers depend on; masks of silos with another one do not cancel.
+            question: A hash of all that the numbers depend on besides rows; masks of silos with another one do not cancel.
             present: The silos that sent shares.
         """
         count, own = len(numbers), self.session.clients.index(self.client)

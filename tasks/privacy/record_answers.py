@@ -17,9 +17,10 @@ from models.networks.network_factory import Network, to_json
 from models.privacy_accounting import epsilon, rho
 from models.server_state import Weights
 from models.training.engine import Privacy, Rows, Training
+from models.training.private_training import clipped_sums, refusal
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
-from silos.errors import RefusalError
+from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import policy_of, store_of_run
 from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
@@ -151,6 +152,42 @@ class AnswerRecord:
             partial(_register, alone, owner, rows.x[index, part], rows.y[index, part])
             for owner, part in zip(owners, parts, strict=True)
         ]
+
+
+def rehearse(
+    silos: Silos, rows: Rows, network: Network, weights: Weights, context: Weights, training: Training
+) -> None:
+    """Raise the errors that some rows would raise, whatever the rows are: a refusal must not depend on them.
+
+    It trains on empty rows of every class, one more than there are classes, so that these numbers cannot be confused.
+
+    Args:
+        silos: The silos, with the task and the classes.
+        rows: The clients' rows, of which types and shapes are read.
+        network: The network.
+        weights: The received weights, names to (stack size, ...).
+        context: What is not trained, names to (stack size, ...).
+        training: The local training with its privacy.
+
+    Raises:
+        UserError: If the network or the objective does not fit the data, or cannot be private.
+    """
+    if reason := refusal(network, training):
+        raise UserError(f"params.yaml: {reason}, or training.privacy.epsilon to null.")
+    manifest, classes = silos.manifest, len(silos.manifest.classes)
+    y = torch.arange(classes + 1, device=rows.y.device)[None] % classes if classes else torch.zeros_like(rows.y[:1, :1])
+    x = torch.zeros_like(rows.x[:1, :1]).expand(1, y.shape[1], *rows.x.shape[2:])
+    empty = Rows(x, y, torch.tensor([y.shape[1]], device=y.device))
+    one = {name: w[:1] for name, w in weights.items()}
+    with_one = {name: w[:1] for name, w in context.items()}
+    try:
+        clipped_sums(network, one, with_one, empty, training, torch.ones(y.shape[:2], device=y.device))
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        raise UserError(
+            f"training.privacy: got a network or an objective that does not fit the {manifest.task} of {classes} classes "
+            f"({type(error).__name__}: {error}), expected one that trains on all of them. Change model or "
+            "training.objective."
+        ) from None
 
 
 def settings_of(silos: Silos, network: Network, training: Training, *more: object) -> str:

@@ -19,7 +19,7 @@ from models.networks.network_factory import Network
 from models.server_state import Weights
 from models.training.engine import SecureSums, Training
 from models.training.keyed_noise import KeyedNormals
-from models.training.private_training import SharedNoise, clipped_sums, refusal, step_with_sum
+from models.training.private_training import SharedNoise, clipped_sums, step_with_sum
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError, UserError
@@ -32,7 +32,7 @@ from tasks.execution.task_runner import RoundCost, Runner, map_clients
 from tasks.messages.message_policy import Message, SentMessage
 from tasks.messages.round_messages import Update
 from tasks.messages.sum_messages import Confirmations, LastingKeys, MaskedGradients, RevealedShares, SealedShares
-from tasks.privacy.record_answers import AnswerRecord, digest_of, settings_of, shares_of_rows
+from tasks.privacy.record_answers import AnswerRecord, digest_of, rehearse, settings_of, shares_of_rows
 from tasks.privacy.train_with_noise import check_received
 
 _MOST_ATTEMPTS = 3  # a client that says that it answered before, and refuses, costs the others as many answers
@@ -106,16 +106,15 @@ def mask_gradients(
     """
     silos, messages, noise = cohort.silos, [], shared_noise(training, session)
     check_received(model)
-    if reason := refusal(model.network, training):
-        raise UserError(f"params.yaml: {reason}, or training.privacy.epsilon to null.")
     for stack, rows, weights, context in load_stacks(cohort, model, private, "train", device):
-        # all that may be refused is refused before a row is read, so that no refusal depends on rows
+        # all that may be refused is refused before rows enter a number, so that no refusal of these depends on rows
         try:
             noise.check(int(rows.counts.max()))
         except ValueError as error:
             raise UserError(str(error)) from None
         record = AnswerRecord.open(silos, stack, training, private)
         received = {"weights": weights, "context": context}
+        rehearse(silos, rows, model.network, weights, context, training)
         questions = record.questions(model.network, received, "secure sum", session.digest, present.digest)
         members = []
         for index, (client, question) in enumerate(zip(stack.clients, questions, strict=True)):
@@ -123,7 +122,7 @@ def mask_gradients(
             members.append(sums_of.join(session))
             members[-1].open_shares(present, _rows_of(shares[client]))  # made by these clients for this session
             record.check(index, question)
-            sums_of.bind_question(session, question, present)
+            sums_of.bind_question(session, question, present, silos.partition)
         sums = clipped_sums(model.network, weights, context, rows, training, shares_of_rows(silos, stack, rows))
         drawn = torch.zeros(len(rows.y), sum(total[0].numel() for total in sums.values()), dtype=torch.float64)
         for index, question in enumerate(questions):
@@ -306,7 +305,7 @@ class SecureRound:
             UserError: As `SumSession.check`.
         """
         # runs with the same question share a sum, and others have their own
-        settings = settings_of(self.silos, self.model.network, self.training, name)
+        settings = settings_of(self.silos, self.model.network, self.training, name, self.silos.partition)
         own = digest_of(settings, {"weights": {key: w[None] for key, w in self.model.shared.items()}}, 0)
         for attempt in range(_MOST_ATTEMPTS):
             try:

@@ -18,7 +18,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack
 from silos.errors import RefusalError
 from silos.privacy.training_ledger import TrainingLedger
-from tasks.privacy.record_answers import AnswerRecord, digest_of, shares_of_rows
+from tasks.privacy.record_answers import AnswerRecord, digest_of, rehearse, shares_of_rows
 
 
 def train_with_noise(
@@ -58,6 +58,7 @@ def train_with_noise(
     privacy = training.privacy
     assert privacy is not None, "the caller has checked"
     record = AnswerRecord.open(silos, stack, training, private)
+    rehearse(silos, rows, network, weights, context, training)
     received = {"weights": weights, "context": context, "anchor": anchor or {}, "optimiser": optimiser or {}}
     questions = record.questions(network, received, proximal, silos.members)
     # pooled rows have one noise, which each of their owners pays for as for noise of its own

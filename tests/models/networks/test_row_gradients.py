@@ -4,8 +4,11 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from models.networks.cnn import CNN
+from models.networks.row_gradients import DenseRows, scaled_sums
 from models.networks.statistics_context import STATISTICS
 from models.training import private_training
 from models.training.engine import Privacy, Rows, Training
@@ -128,3 +131,19 @@ def test_a_row_with_a_gradient_that_is_not_finite_adds_nothing(spoiled):
     found = _sums(network, weights, context, rows, shares)
     for name, total in expected.items():
         torch.testing.assert_close(found[name], total, rtol=1e-6, atol=1e-7)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    inputs=st.lists(st.floats(-30, 30), min_size=3, max_size=3),
+    deltas=st.lists(st.floats(-30, 30), min_size=4, max_size=4),
+    clip=st.sampled_from([1e-6, 1.0]),
+)
+def test_no_row_of_any_size_adds_more_than_the_clip_norm(inputs, deltas, clip):
+    """Squares of small deltas would be 0 in float32, and their row would pass with huge inputs."""
+    a, d = (torch.tensor([[[10.0**power for power in powers]]]) for powers in (inputs, deltas))
+    clipping = private_training._Clipping(None, CrossEntropy(), clip)
+    rows = DenseRows("dense0", a, d)
+    sums = scaled_sums([rows], lambda squares: clipping._scale(squares, torch.ones(1, 1)))
+    norm = sum(float(total.double().square().sum()) for total in sums.values()) ** 0.5
+    assert norm <= clip * (1 + 1e-5)

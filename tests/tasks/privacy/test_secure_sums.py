@@ -17,10 +17,11 @@ from flows.training.trainer import play_method_round
 from models.networks.mlp import MLP
 from models.training.engine import Privacy, SecureSums
 from models.training.keyed_noise import KeyedNormals
+from models.training.objectives import Focal, SquaredError
 from models.training.optimizers import SGD
 from models.training.private_training import clipped_sums
 from silos.client_store import ClientStore
-from silos.cohort import make_stacks
+from silos.cohort import Silos, make_stacks
 from silos.errors import ClientsAwayError, MethodError, RefusalError, UserError
 from silos.privacy.masked_sums import SumMember
 from silos.privacy.owner_file import OWNER_FILE, make_store
@@ -73,7 +74,7 @@ class LossyRunner(PlainRunner):
 def play(setup, store, rounds=(1,), page=None, runner=None, stack=1):
     """Play rounds, each client in a cohort of its own; return the weights after each."""
     make_store(Path(store.folder).parent)
-    if setup.training.privacy.secure.colluders == 0:
+    if setup.training.privacy.secure and setup.training.privacy.secure.colluders == 0:
         owners_file(store, "colluders: 1 ", "colluders: 0 ")
     page = page or FedAvg()
     setup, state, found = replace(setup, stack=stack), page.init(setup), []
@@ -482,3 +483,32 @@ def test_two_silos_need_all_of_each_others_noise(make_problem, store):
     assert not torch.equal(flat(found), flat(start))
     more = replace(setup, training=replace(setup.training, privacy=privacy(colluders=2)))
     assert torch.equal(flat(play(more, store)[0]), flat(start)), "with two colluders of two there is no sum"
+
+
+def test_rows_of_another_version_are_never_sent_under_the_same_masks(problem, store, monkeypatch):
+    """An honest run after a new partition has sums of its own; a server that repeats the old one is refused."""
+    server = Server(4)
+    play(problem, store, runner=server)
+    monkeypatch.setattr(Silos, "partition", "another")
+    (call,) = [call for call in server.calls["mask_gradients"] if "c0" in call[0][0].clients]
+    with pytest.raises(RefusalError, match="second question or list of silos"):
+        mask_gradients.fn(*call[0], **call[1])
+    again = LossyRunner(4)
+    play(problem, store, runner=again)
+    assert {options["session"].attempt for _, _, options in again.calls if "session" in options} == {0}
+
+
+@pytest.mark.parametrize("objective", [Focal(1.0, (0.5, 0.5)), SquaredError()])
+@pytest.mark.parametrize("secure", [True, False])
+def test_what_some_labels_would_raise_is_raised_whatever_the_labels_are(objective, secure, problem, store):
+    """Otherwise a server would learn for nothing whether a silo has a label."""
+    setting = privacy() if secure else replace(privacy(), secure=None)
+    training = replace(problem.training, objective=objective, privacy=setting)
+    with pytest.raises(UserError, match="does not fit the classification of 3 classes"):
+        play(replace(problem, training=training), store)
+    assert not list(Path(store.folder).parent.glob(".ledgers/*/*.log"))
+
+
+def test_a_network_with_fewer_outputs_than_classes_is_refused_whatever_the_labels_are(problem, store):
+    with pytest.raises(UserError, match="does not fit the classification of 3 classes"):
+        play(replace(problem, network=MLP(5, (6,), 2)), store)
