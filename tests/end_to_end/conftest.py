@@ -82,9 +82,12 @@ class Forking:
         self._process: subprocess.Popen | None = None
         self._starting = threading.Lock()
 
-    def run(self, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr of `siloflow WORDS`."""
-        asked = json.dumps({"arguments": arguments, "folder": str(folder), "environment": environment}).encode()
+    def run(
+        self, arguments: Sequence[str], folder: Path, environment: dict[str, str], network: str | None = None
+    ) -> tuple[int, str, str]:
+        """Return exit code, stdout and stderr of `siloflow WORDS`, in a network namespace if it is named."""
+        command = {"arguments": arguments, "folder": str(folder), "environment": environment, "network": network}
+        asked = json.dumps(command).encode()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             ours, theirs = socket.socketpair()
             with ours, ours.makefile() as answer:
