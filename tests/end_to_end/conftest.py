@@ -134,11 +134,15 @@ FORKING = Forking()
 
 @dataclass(frozen=True)
 class Folder:
-    """A user's folder with a params.yaml; with `server` its commands use a Prefect server that somebody else started."""
+    """A user's folder with a params.yaml; with `server` its commands use a Prefect server that somebody else started.
+
+    `is_forked`: commands share what they have imported also without `server`.
+    """
 
     path: Path
     server: str | None = None
     variables: dict[str, str] = field(default_factory=dict)  # more of its commands' environment
+    is_forked: bool = False
 
     def type(self, *arguments: str, code: int = 0, alone: bool = False) -> Answer:
         """`siloflow WORDS`, to its end; it must end with this code, and leave no process.
@@ -153,7 +157,8 @@ class Folder:
 
     def run(self, arguments: Sequence[str], alone: bool = False) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of `siloflow WORDS`, however it ends and whatever else is at work there."""
-        return self._typed(arguments) if alone or self.server is None else self._forked(arguments)
+        is_alone = alone or (self.server is None and not self.is_forked)
+        return self._typed(arguments) if is_alone else self._forked(arguments)
 
     def _typed(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         done = subprocess.run(

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,18 @@ PATIENCE = 120
 @pytest.fixture
 def folder(partitioned: Any, tmp_path: Path) -> Iterator[Any]:
     """A project whose services end with the test."""
-    folder = partitioned[0].copy(tmp_path / "project")
+    folder = replace(partitioned[0].copy(tmp_path / "project"), is_forked=True)
     yield folder
     folder.run(["down"])
 
 
 def up(folder: Any, ports: list[int]) -> dict[str, Any]:
     options = ["--prefect-port", str(ports[0]), "--mlflow-port", str(ports[1])]
-    return typed(folder, "up", *options)
+    return typed(folder, "up", *options, alone=True)
 
 
-def typed(folder: Any, *arguments: str) -> Any:
-    code, out, err = folder.run([*arguments, "--json"])
+def typed(folder: Any, *arguments: str, alone: bool = False) -> Any:
+    code, out, err = folder.run([*arguments, "--json"], alone)
     assert code == 0, err
     return json.loads(out)
 
@@ -117,7 +118,7 @@ def test_services_answer_on_loopback_serve_commands_run_deployments_and_leave_no
     assert code == 0
     assert f"http://127.0.0.1:{ports[0]}/runs" in out
 
-    assert not typed(folder, "up")["started"]
+    assert not typed(folder, "up", alone=True)["started"]
     code, _, err = folder.run(["up", "--prefect-port", str(ports[1] + 1)])
     assert code == 2
     assert f"--prefect-port: got {ports[1] + 1}, expected {ports[0]}, since the services run there." in err
@@ -165,7 +166,7 @@ def test_a_killed_service_is_started_again_and_a_killed_keeper_is_reported(folde
     code, out, _ = folder.run(["status"])
     assert code == 0
     assert out.startswith("The services have ended: the process that keeps the services was killed.")
-    assert typed(folder, "up")["started"]  # at the same ports
+    assert typed(folder, "up", alone=True)["started"]  # at the same ports
     assert services(folder)["prefect"]["address"] == f"http://127.0.0.1:{ports[0]}"
 
 
@@ -196,6 +197,7 @@ def deployed(
 ) -> Iterator[tuple[Any, str, dict[str, Any]]]:
     """A project with a champion, the address of its Prefect server, and its deployments; `down` leaves nothing of it."""
     folder, ports = watched.copy(tmp_path_factory.mktemp("deployed") / "project"), free_ports()
+    folder = replace(folder, is_forked=True)
     try:
         up(folder, ports)
         page = f"http://127.0.0.1:{ports[0]}"
