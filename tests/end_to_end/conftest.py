@@ -86,6 +86,12 @@ class Forking:
         self, arguments: Sequence[str], folder: Path, environment: dict[str, str], network: str | None = None
     ) -> tuple[int, str, str]:
         """Return exit code, stdout and stderr of `siloflow WORDS`, in a network namespace if it is named."""
+        return self.measure(arguments, folder, environment, network)[0]
+
+    def measure(
+        self, arguments: Sequence[str], folder: Path, environment: dict[str, str], network: str | None = None
+    ) -> tuple[tuple[int, str, str], int]:
+        """Return what `run` does, and the command's peak of memory in bytes."""
         command = {"arguments": arguments, "folder": str(folder), "environment": environment, "network": network}
         asked = json.dumps(command).encode()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
@@ -98,13 +104,13 @@ class Forking:
                 ours.settimeout(PATIENCE)
                 child = int(answer.readline())
                 try:
-                    code = int(answer.readline())
+                    code, peak = map(int, answer.readline().split())
                 except TimeoutError:
                     os.kill(child, signal.SIGKILL)
                     raise
             for file in (out, err):
                 file.seek(0)
-            return code, out.read(), err.read()
+            return (code, out.read(), err.read()), peak
 
     def _asking(self) -> socket.socket:
         if self._process is None:
@@ -127,6 +133,7 @@ class Forking:
             self._socket.close()
             self._process.wait(10)
             self._home.cleanup()
+            self._process = None
 
 
 FORKING = Forking()

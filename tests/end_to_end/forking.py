@@ -68,10 +68,10 @@ def serve(asked: socket.socket) -> None:
 
 
 def _tell(ended: int, child: int, answer: int) -> None:
-    """A command's exit code, to whoever still waits for it."""
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """Write a command's exit code and peak of memory for what still waits for it."""
+    _, status, usage = os.wait4(child, 0)
     with contextlib.suppress(BrokenPipeError):
-        os.write(answer, f"{code}\n".encode())
+        os.write(answer, f"{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss * 1024}\n".encode())
     os.close(answer)
     os.close(ended)
 
