@@ -29,6 +29,7 @@ NEEDED_MEMORY = 8 * 2**30  # bytes; all folders of the whole suite are a fourth 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Keeps tests' folders in memory, draws fewer examples of each property for `make test`, and registers fixtures."""
+    gc.disable()  # what is imported and collected stays: to look through it again and again takes seconds
     if fits_in_memory():
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY_DISK))
     if config.option.markexpr == "not slow":
@@ -78,3 +79,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """Keeps modules and collected tests out of every garbage collection that follows: they stay to the end."""
     gc.freeze()
+    gc.enable()

@@ -267,13 +267,19 @@ def write_params() -> Callable[[Path], dict[str, Any]]:
     return write_there
 
 
-@pytest.fixture
-def project(tmp_path: Path, write_params: Callable[[Path], dict[str, Any]]) -> Path:
-    """A folder with a small copy of the repository's params.yaml, and the data it describes; DVC has not seen it."""
-    folder = tmp_path / "project"
+@pytest.fixture(scope="session")
+def _small_project(tmp_path_factory: pytest.TempPathFactory, write_params: Callable[[Path], dict[str, Any]]) -> Path:
+    """The folder that `project` copies: to partition the digits takes longer than most of its tests."""
+    folder = tmp_path_factory.mktemp("small") / "project"
     data = DataParams.model_validate(write_params(folder)["data"])
     write(folder / "data" / data.name, data, folder)
     return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, _small_project: Path) -> Path:
+    """A folder with a small copy of the repository's params.yaml, and the data it describes; DVC has not seen it."""
+    return shutil.copytree(_small_project, tmp_path / "project")
 
 
 class World:

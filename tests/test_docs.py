@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, is_typeddict
@@ -105,6 +106,12 @@ def test_the_methods_that_train_a_deep_ensemble_are_all_listed():
     assert set(re.findall(r"\w+", re.sub(r"\(.*?\)", "", listed))) - {"and"} == takes
 
 
+@cache
+def subcommands():
+    """Return the commands by their names."""
+    return typer.main.get_command(app).commands
+
+
 @every_page
 def test_every_command_can_be_typed(page, folder):
     targets = re.findall(r"^([\w-]+):", (CHECKOUT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
@@ -112,7 +119,7 @@ def test_every_command_can_be_typed(page, folder):
         if arguments[0] == "make":
             assert set(arguments[1:]) <= set(targets), arguments
         elif len(arguments) > 1 and arguments[1] != "--help":
-            subcommand = typer.main.get_command(app).commands[arguments[1]]
+            subcommand = subcommands()[arguments[1]]
             only_named = len(arguments) == 2
             asked = subcommand.make_context(arguments[1], arguments[2:], resilient_parsing=only_named).params
             params = load_params(folder, asked.get("overrides") or [])

@@ -71,6 +71,8 @@ class Figures:
         self._sweep, self._short = sweep, short
         self._stale: set[tuple[str, str]] = set() if stale is None else stale
         self._confusions: dict[str, dict[str, Any]] = {}
+        self._found: dict[str, tuple[list[dict[str, Any]], bool]] = {}
+        self._tables: dict[str, Figures] = {}
 
     @property
     def where(self) -> str:
@@ -93,9 +95,11 @@ class Figures:
 
     def table(self, name: str) -> "Figures":
         """Return the figures of another table of the paper."""
-        sweep = Sweep(self._sweep.named, name, self._sweep.scale)
-        sweep.results = self._sweep.results
-        return Figures(sweep, self._short, self._stale)
+        if name not in self._tables:
+            sweep = Sweep(self._sweep.named, name, self._sweep.scale)
+            sweep.results = self._sweep.results
+            self._tables[name] = Figures(sweep, self._short, self._stale)
+        return self._tables[name]
 
     @_undefined_if_missing
     def figure(self, cell: str, metric: str = "", decimals: int | None = None) -> str:
@@ -282,11 +286,14 @@ class Figures:
 
     def _records(self, cell: str) -> list[dict[str, Any]]:
         self._page_cell(cell)
-        if not whole(self._sweep, cell):
-            raise _MissingError(f"the cell {cell} is not recorded, or not with all its seeds")
-        if self._sweep.stale(cell):
+        if cell not in self._found:
+            if not whole(self._sweep, cell):
+                raise _MissingError(f"the cell {cell} is not recorded, or not with all its seeds")
+            self._found[cell] = self._sweep.records(cell), bool(self._sweep.stale(cell))
+        records, is_stale = self._found[cell]
+        if is_stale:
             self._stale.add((self._sweep.table, cell))
-        return self._sweep.records(cell)
+        return records
 
     def _values(self, cell: str, metric: str) -> list[float]:
         """Return the number of every seed that has one."""

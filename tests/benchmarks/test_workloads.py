@@ -1,5 +1,6 @@
 """The bench on workloads so small that only its mechanics show; its figures decide no test."""
 
+import json
 import os
 import tempfile
 from contextlib import nullcontext
@@ -24,6 +25,7 @@ from models.networks.mlp import MLP
 from models.networks.wrappers.codebook_network import SHARED
 from models.training.optimizers import Adam
 from silos.errors import UserError
+from tests.end_to_end.conftest import FORKING
 
 TINY = Workload(
     "W0",
@@ -45,6 +47,7 @@ def shared_servers(prefect, tmp_path, monkeypatch):
     """Commands of a bench use one Prefect server and one MLflow database, and work in the test's folder."""
     alone = run_benchmark.clean_environment
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(run_benchmark, "PAUSE", 0)
 
     def environment():
         shared = {"PREFECT_API_URL": prefect.url, "MLFLOW_TRACKING_URI": os.environ["MLFLOW_TRACKING_URI"]}
@@ -52,6 +55,26 @@ def shared_servers(prefect, tmp_path, monkeypatch):
 
     for module in (run_benchmark, bench_serving):
         monkeypatch.setattr(module, "clean_environment", environment)
+
+
+@pytest.fixture(scope="module")
+def forking():
+    """See `forking.py` of the end-to-end tests."""
+    yield FORKING
+    FORKING.stop()
+
+
+@pytest.fixture
+def forked(forking, shared_servers, monkeypatch):
+    """Commands of a bench share what they have imported."""
+
+    def command(root, *arguments):
+        (code, out, err), peak = forking.measure(arguments, root, run_benchmark.clean_environment())
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1]), peak
+
+    for module in (run_benchmark, bench_clustering, bench_population, bench_serving):
+        monkeypatch.setattr(module, "command", command)
 
 
 @pytest.fixture
@@ -212,7 +235,7 @@ def test_what_a_diagnosis_costs_is_measured_on_laws_that_are_found(monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_regrouping_costs_is_measured_on_groups_that_are_found(root, monkeypatch):
+def test_what_regrouping_costs_is_measured_on_groups_that_are_found(root, forked, monkeypatch):
     monkeypatch.setattr(bench_clustering, "scratch", lambda: nullcontext(root))
     monkeypatch.setattr(bench_clustering, "CLIENTS", (20, 30))
     monkeypatch.setattr(bench_clustering, "ROWS", 200)
@@ -232,7 +255,7 @@ def test_what_regrouping_costs_is_measured_on_groups_that_are_found(root, monkey
 
 
 @pytest.mark.slow
-def test_what_those_cost_who_are_not_called_is_measured_on_runs_that_call_a_hundred(monkeypatch, shared_servers):
+def test_what_those_cost_who_are_not_called_is_measured_on_runs_that_call_a_hundred(monkeypatch, forked):
     monkeypatch.setattr(bench_population, "ROUNDS", 4)
     monkeypatch.setattr(bench_population, "PAUSE", 0)
     found = bench_population.population_cost(1, lambda _: None, sizes=(132, 264))
@@ -254,7 +277,7 @@ def test_a_codebook_adds_its_words_to_what_is_learned(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_authors_way_does_the_rounds(root):
+def test_the_authors_way_does_the_rounds(root, forked):
     small = replace(WORKLOADS["W5"], clients=2, rows=20, rounds=3, checked=5, shape=(20, 20))
     found = run_benchmark._contest(root, small, ["authors 1", "siloflow"], 1, lambda _: None)
     assert found["better_plain"] == "authors 1"
@@ -263,7 +286,7 @@ def test_the_authors_way_does_the_rounds(root):
 
 
 @pytest.mark.slow
-def test_rounds_of_gaussian_weights_are_told_beside_fedavgs_and_the_loops_by_hand(root):
+def test_rounds_of_gaussian_weights_are_told_beside_fedavgs_and_the_loops_by_hand(root, forked):
     small = replace(
         WORKLOADS["W7"],
         clients=2,
@@ -338,7 +361,7 @@ def test_plain_loops_make_every_tensor_where_the_rows_are():
 
 
 @pytest.mark.slow
-def test_a_served_champion_answers_every_request_of_a_bench(shared_servers):
+def test_a_served_champion_answers_every_request_of_a_bench(forked):
     found = bench_serving.serving_cost(lambda _: None, requests=5)
     assert [line["rows"] for line in found["lines"]] == [1, 100]
     assert all(0 < line["p50"] <= line["p99"] for line in found["lines"])

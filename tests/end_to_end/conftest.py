@@ -82,9 +82,18 @@ class Forking:
         self._process: subprocess.Popen | None = None
         self._starting = threading.Lock()
 
-    def run(self, arguments: Sequence[str], folder: Path, environment: dict[str, str]) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr of `siloflow WORDS`."""
-        asked = json.dumps({"arguments": arguments, "folder": str(folder), "environment": environment}).encode()
+    def run(
+        self, arguments: Sequence[str], folder: Path, environment: dict[str, str], network: str | None = None
+    ) -> tuple[int, str, str]:
+        """Return exit code, stdout and stderr of `siloflow WORDS`, in a network namespace if it is named."""
+        return self.measure(arguments, folder, environment, network)[0]
+
+    def measure(
+        self, arguments: Sequence[str], folder: Path, environment: dict[str, str], network: str | None = None
+    ) -> tuple[tuple[int, str, str], int]:
+        """Return what `run` does, and the command's peak of memory in bytes."""
+        command = {"arguments": arguments, "folder": str(folder), "environment": environment, "network": network}
+        asked = json.dumps(command).encode()
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
             ours, theirs = socket.socketpair()
             with ours, ours.makefile() as answer:
@@ -95,13 +104,13 @@ class Forking:
                 ours.settimeout(PATIENCE)
                 child = int(answer.readline())
                 try:
-                    code = int(answer.readline())
+                    code, peak = map(int, answer.readline().split())
                 except TimeoutError:
                     os.kill(child, signal.SIGKILL)
                     raise
             for file in (out, err):
                 file.seek(0)
-            return code, out.read(), err.read()
+            return (code, out.read(), err.read()), peak
 
     def _asking(self) -> socket.socket:
         if self._process is None:
@@ -124,6 +133,7 @@ class Forking:
             self._socket.close()
             self._process.wait(10)
             self._home.cleanup()
+            self._process = None
 
 
 FORKING = Forking()
@@ -131,11 +141,15 @@ FORKING = Forking()
 
 @dataclass(frozen=True)
 class Folder:
-    """A user's folder with a params.yaml; with `server` its commands use a Prefect server that somebody else started."""
+    """A user's folder with a params.yaml; with `server` its commands use a Prefect server that somebody else started.
+
+    `is_forked`: commands share what they have imported also without `server`.
+    """
 
     path: Path
     server: str | None = None
     variables: dict[str, str] = field(default_factory=dict)  # more of its commands' environment
+    is_forked: bool = False
 
     def type(self, *arguments: str, code: int = 0, alone: bool = False) -> Answer:
         """`siloflow WORDS`, to its end; it must end with this code, and leave no process.
@@ -150,7 +164,8 @@ class Folder:
 
     def run(self, arguments: Sequence[str], alone: bool = False) -> tuple[int, str, str]:
         """Exit code, stdout and stderr of `siloflow WORDS`, however it ends and whatever else is at work there."""
-        return self._typed(arguments) if alone or self.server is None else self._forked(arguments)
+        is_alone = alone or (self.server is None and not self.is_forked)
+        return self._typed(arguments) if is_alone else self._forked(arguments)
 
     def _typed(self, arguments: Sequence[str]) -> tuple[int, str, str]:
         done = subprocess.run(

@@ -1,12 +1,13 @@
 """Forks a process for each command that it is asked for, from one that has imported what they import: forking.py DESCRIPTOR
 
-Over the socket come a command's folder, arguments and environment, with three descriptors: its stdout, its stderr, and where
-its process number and then its exit code are told. What a command does and leaves is its own; what is shared is that Python
-has started and modules are imported. It ends when the socket's other end is closed.
+Over the socket come a command's folder, arguments, environment and network namespace, with three descriptors: its stdout,
+its stderr, and where its process number and then its exit code are told. What a command does and leaves is its own; what is
+shared is that Python has started and modules are imported. It ends when the socket's other end is closed.
 """
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -22,6 +23,7 @@ from typing import Any
 from flows import quiet_prefect
 from flows.cli import main
 
+NETWORK = 0x40000000  # CLONE_NEWNET
 LONGEST = 1 << 17  # bytes of what is asked
 LATE = (  # what verbs import when they come to it: each command would pay for it anew
     "IPython",  # MLflow looks whether it is in a notebook
@@ -66,10 +68,10 @@ def serve(asked: socket.socket) -> None:
 
 
 def _tell(ended: int, child: int, answer: int) -> None:
-    """A command's exit code, to whoever still waits for it."""
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """Write a command's exit code and peak of memory for what still waits for it."""
+    _, status, usage = os.wait4(child, 0)
     with contextlib.suppress(BrokenPipeError):
-        os.write(answer, f"{code}\n".encode())
+        os.write(answer, f"{os.waitstatus_to_exitcode(status)} {usage.ru_maxrss * 1024}\n".encode())
     os.close(answer)
     os.close(ended)
 
@@ -80,6 +82,8 @@ def _command(asked: dict[str, Any], out: int, err: int) -> None:
     os.dup2(err, 2)
     for number in (out, err):
         os.close(number)
+    if asked["network"]:
+        _enter(asked["network"])
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["environment"])
@@ -99,6 +103,15 @@ def _command(asked: dict[str, Any], out: int, err: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _enter(network: str) -> None:
+    """Enter a network namespace, as `ip netns exec` does; `os.setns` is missing in Python 3.11."""
+    namespace = os.open(f"/var/run/netns/{network}", os.O_RDONLY)
+    library = ctypes.CDLL(None, use_errno=True)
+    if library.setns(namespace, NETWORK):
+        raise OSError(ctypes.get_errno(), f"setns: {network}")
+    os.close(namespace)
 
 
 def _settle() -> None:

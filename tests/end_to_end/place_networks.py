@@ -25,7 +25,7 @@ import yaml
 
 from silos.privacy.secret import REGISTER, cell_secret
 from silos.storage.places import file_at
-from tests.end_to_end.conftest import COMMAND, plain_environment
+from tests.end_to_end.conftest import COMMAND, FORKING, plain_environment
 
 SITES = {"north": ("oslo", "bergen"), "south": ("rome", "bari"), "west": ("cork", "york")}
 ROWS, COMMON_ROWS = 60, 16
@@ -121,24 +121,20 @@ def _ip(*words: str) -> None:
 class SeparateMachines:
     """The projects of a coordinator and of places below a folder, and the processes that serve in their namespaces."""
 
-    def __init__(self, home: Path, networks: Networks) -> None:
+    def __init__(self, home: Path, networks: Networks, databases: Path | None, server: str | None) -> None:
         self.home, self.networks, self.processes = home, networks, dict[str, subprocess.Popen[bytes]]()
+        self._databases, self._server = databases, server
         self.captured = home / "captured"
         self.captured.mkdir()
 
-    def type(self, who: str, *arguments: str | Path) -> Any:
-        """Return what a command prints in a project's folder, in its namespace if it has one."""
-        command: Sequence[str | Path] = [COMMAND, *arguments, "--json"]
-        done = subprocess.run(
-            self.networks.inside(who, *command) if self.networks.has(who) else command,
-            cwd=self.home / who,
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"siloflow {' '.join(map(str, arguments))}: {done.stderr}"
-        return json.loads(done.stdout.splitlines()[-1])
+    def type(self, who: str, *arguments: str | Path, is_inside: bool = True) -> Any:
+        """Return what a command prints in a project's folder, in its namespace if it has one and `is_inside`."""
+        words = [*map(str, arguments), "--json"]
+        network = self.networks.name(who) if is_inside and self.networks.has(who) else None
+        own = {"PREFECT_API_URL": self._server} if self._server and network is None else {}
+        code, out, err = FORKING.run(words, self.home / who, {**_environment(), **own}, network)
+        assert code == 0, f"siloflow {' '.join(words)}: {err}"
+        return json.loads(out.splitlines()[-1])
 
     def start(self, name: str, who: str, *command: str | Path) -> None:
         """Start a process that serves in a namespace; the coordinator's log is kept with what crosses the plane."""
@@ -153,17 +149,16 @@ class SeparateMachines:
         write_common = common_lines()
         params = project_params()
         for seed, (place, silos) in enumerate(SITES.items()):
-            folder = self.home / place
-            folder.mkdir()
+            folder = self._project(place)
             write_table(folder / "visits.csv", silos, seed, write_common)
             (folder / "params.yaml").write_text(yaml.safe_dump(params))
             shutil.copytree(self.home / "shared" / REGISTER, folder / "private" / REGISTER)
-        (self.home / "coordinator").mkdir()
+        coordinator = self._project("coordinator")
         there = {**params, "data": {**params["data"], "source": {"kind": "places"}}}
         there["runner"] = {**params["runner"], "kind": "places"}
-        (self.home / "coordinator" / "params.yaml").write_text(yaml.safe_dump(there))
+        (coordinator / "params.yaml").write_text(yaml.safe_dump(there))
         key = self.type("coordinator", "place", "init", f"https://{HUB}:{PORT}")["fingerprint"]
-        own = self.home / "coordinator" / ".places"
+        own = coordinator / ".places"
         listening = [own / "tls.pem", own / "broker" / "tls.key", HUB, str(PORT), self.captured]
         self.start("broker", "coordinator", COMMAND, "place", "broker", "--listen", "127.0.0.1")
         self.start("relay", "coordinator", sys.executable, RELAY, *listening)
@@ -171,7 +166,7 @@ class SeparateMachines:
             assert self.processes["relay"].poll() is None, (self.captured / "relay.log").read_text()
 
         def join(place: str) -> None:
-            self.type(place, "partition")
+            self.type(place, "partition", is_inside=False)
             invitation = self.type("coordinator", "place", "invite", place)["file"]
             joined = self.type(place, "place", "join", f"../coordinator/{invitation}", "--key", key)
             self.type("coordinator", "place", "accept", place, joined["fingerprint"])
@@ -179,15 +174,25 @@ class SeparateMachines:
 
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(join, SITES))
-        listing = self.home / "coordinator" / "data" / "visits"
+        listing = coordinator / "data" / "visits"
         listing.mkdir(parents=True)
         shutil.copy(self.home / "north" / "data" / "visits" / "common.safetensors", listing)
         self.type("coordinator", "partition")
 
+    def _project(self, who: str) -> Path:
+        """Make a folder with the tables of MLflow and Prefect, if there are some to copy."""
+        folder = self.home / who
+        folder.mkdir()
+        for database, place in (("mlflow.db", "runs"), ("prefect.db", ".prefect")) if self._databases else ():
+            (folder / place).mkdir()
+            shutil.copy(self._databases / database, folder / place)
+        return folder
+
     def put_together(self) -> None:
         """Make a project on one machine with the coordinator's listing and the rows of all places."""
-        folder = self.home / "together"
-        shutil.copytree(self.home / "coordinator", folder, ignore=shutil.ignore_patterns("runs", ".p*", "private"))
+        folder = self._project("together")
+        ignored = shutil.ignore_patterns("runs", ".p*", "private")
+        shutil.copytree(self.home / "coordinator", folder, ignore=ignored, dirs_exist_ok=True)
         shutil.copytree(self.home / "coordinator" / "private", folder / "private")
         shutil.copytree(self.home / "shared" / REGISTER, folder / "private" / REGISTER, dirs_exist_ok=True)
         for place in SITES:
@@ -280,11 +285,24 @@ def private_needles(home: Path) -> dict[str, bytes]:
 
 def leaks(needles: dict[str, bytes], *folders: Path) -> list[str]:
     """Return what of these is found in the files of folders, also compressed ones."""
+    heads = np.unique(np.frombuffer(b"".join(needle[:8] for needle in needles.values() if len(needle) >= 8), "<u8"))
     found = []
     for path in sorted(path for folder in folders for path in folder.rglob("*") if path.is_file()):
         for content in _contents(path):
-            found += [f"{name} in {path}" for name, needle in needles.items() if needle in content]
+            occurring = _heads_in(content, heads)  # to search for each of a thousand needles would take seconds
+            possible = {name: needle for name, needle in needles.items() if len(needle) < 8 or needle[:8] in occurring}
+            found += [f"{name} in {path}" for name, needle in possible.items() if needle in content]
     return found
+
+
+def _heads_in(content: bytes, heads: np.ndarray) -> set[bytes]:
+    """Return which of these ascending words of eight bytes occur anywhere in the content."""
+    occurring = set[bytes]()
+    for start in range(min(8, len(content) - 7)):
+        words = np.frombuffer(content, "<u8", (len(content) - start) // 8, start)
+        near = heads[np.minimum(heads.searchsorted(words), len(heads) - 1)]
+        occurring |= {word.tobytes() for word in words[near == words]}
+    return occurring
 
 
 def _contents(path: Path) -> Iterator[bytes]:
@@ -304,12 +322,17 @@ def _environment() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def machines() -> Iterator[SeparateMachines]:
-    """Make the namespaces and projects, and remove them however the block ends."""
+def machines(databases: Path | None = None, server: str | None = None) -> Iterator[SeparateMachines]:
+    """Make the namespaces and projects, and remove them however the block ends.
+
+    Args:
+        databases: the folder of `mlflow.db` and `prefect.db` with empty tables, which takes each project seconds to make.
+        server: the address of a Prefect server for commands outside the namespaces; without it each starts its own.
+    """
     home = Path(tempfile.mkdtemp(prefix="siloflow-networks-"))
     try:
         with Networks(SITES) as networks:
-            made = SeparateMachines(home, networks)
+            made = SeparateMachines(home, networks, databases, server)
             try:
                 made.make()
                 yield made

@@ -21,10 +21,15 @@ COMMANDS = {
     "promote": ("promote",),
     "predict": ("predict", "rows.npz", "--output", "labels.csv"),
     "diagnose": ("diagnose", "--set", "diagnose.second_look=true"),
-    "advise": ("advise", "fedavg", "--minutes", "30"),
+    "advise": ("advise", "fedavg", "--minutes", "30", "--set", "plugins=[few.py]"),
 }
 TIMES = {"seconds", "at", "pace", "before"}
 DRAWN = re.compile(r"-\d{8}-\d{6}-\w{4}|[\d.]+ (second|minute)s?|runner\.kind=\w+")
+FEW = """
+from flows.experiments.advice import proof
+
+proof.SEEDS = range(3, 4)  # a proof has more where the time allows
+"""
 BROKEN = """
 from pathlib import Path
 
@@ -67,6 +72,7 @@ def template(partitioned: Any, server: str, tmp_path_factory: pytest.TempPathFac
     """A project of four silos, and a file of seven digits."""
     folder = partitioned[0].copy(tmp_path_factory.mktemp("every_runner") / "template", server)
     folder.type("partition", *SMALL)
+    (folder.path / "few.py").write_text(FEW)
     np.savez(folder.path / "rows.npz", x=(15 * load_digits().images[:7]).astype(np.uint8))
     return folder
 

@@ -39,8 +39,8 @@ plane.drop(sys.argv[1])
 
 
 @pytest.fixture(scope="module")
-def separate() -> Iterator[SeparateMachines]:
-    with machines() as made:
+def separate(databases: Path, server: str) -> Iterator[SeparateMachines]:
+    with machines(databases, server) as made:
         yield made
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,19 @@ PATIENCE = 120
 @pytest.fixture
 def folder(partitioned: Any, tmp_path: Path) -> Iterator[Any]:
     """A project whose services end with the test."""
-    folder = partitioned[0].copy(tmp_path / "project")
+    folder = replace(partitioned[0].copy(tmp_path / "project"), is_forked=True)
     yield folder
     folder.run(["down"])
 
 
 def up(folder: Any, ports: list[int]) -> dict[str, Any]:
+    (folder.path / "prefect.toml").write_text("[worker]\nquery_seconds = 1\n")  # by default 10
     options = ["--prefect-port", str(ports[0]), "--mlflow-port", str(ports[1])]
-    return typed(folder, "up", *options)
+    return typed(folder, "up", *options, alone=True)
 
 
-def typed(folder: Any, *arguments: str) -> Any:
-    code, out, err = folder.run([*arguments, "--json"])
+def typed(folder: Any, *arguments: str, alone: bool = False) -> Any:
+    code, out, err = folder.run([*arguments, "--json"], alone)
     assert code == 0, err
     return json.loads(out)
 
@@ -142,41 +144,6 @@ def test_services_answer_on_loopback_serve_commands_run_deployments_and_leave_no
     assert folder.not_over() == []
 
 
-def test_a_killed_service_is_started_again_and_a_killed_keeper_is_reported(folder, ports, living):
-    up(folder, ports)
-    before = services(folder)
-    for record in before.values():
-        for process in reversed([psutil.Process(record["pid"]), *psutil.Process(record["pid"]).children()]):
-            process.kill()
-
-    def restarted() -> bool:
-        now = services(folder)
-        return all(record["restarts"] == 1 and record["state"] == "up" for record in now.values())
-
-    until(restarted)
-    assert {name: record["pid"] for name, record in services(folder).items()} != {
-        name: record["pid"] for name, record in before.items()
-    }
-    until(lambda: ask(f"http://127.0.0.1:{ports[0]}/api/health"))
-    until(lambda: _answers(f"http://127.0.0.1:{ports[1]}/health"))
-
-    os.kill(int((folder.path / "runs" / "services" / "keeper").read_text()), signal.SIGKILL)
-    assert_nothing_left(folder, ports, living)
-    code, out, _ = folder.run(["status"])
-    assert code == 0
-    assert out.startswith("The services have ended: the process that keeps the services was killed.")
-    assert typed(folder, "up")["started"]  # at the same ports
-    assert services(folder)["prefect"]["address"] == f"http://127.0.0.1:{ports[0]}"
-
-
-def _answers(url: str) -> bool:
-    try:
-        urllib.request.urlopen(url, timeout=2).close()
-    except OSError:
-        return False
-    return True
-
-
 def test_a_port_in_use_is_refused_and_nothing_is_started(folder, ports, living):
     for name, port in zip(("prefect", "mlflow"), ports, strict=True):
         with socket.create_server(("127.0.0.1", port)):
@@ -196,6 +163,7 @@ def deployed(
 ) -> Iterator[tuple[Any, str, dict[str, Any]]]:
     """A project with a champion, the address of its Prefect server, and its deployments; `down` leaves nothing of it."""
     folder, ports = watched.copy(tmp_path_factory.mktemp("deployed") / "project"), free_ports()
+    folder = replace(folder, is_forked=True)
     try:
         up(folder, ports)
         page = f"http://127.0.0.1:{ports[0]}"
@@ -270,3 +238,40 @@ def loads_automations(page: str) -> None:
         return not ask(f"{page}/api/automations/{last}")["enabled"]
 
     until(is_off)
+
+
+def _answers(url: str) -> bool:
+    try:
+        urllib.request.urlopen(url, timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_killed_service_is_started_again_and_a_killed_keeper_is_reported(deployed, living):
+    folder, page, _ = deployed
+    before = services(folder)
+    ports = [int(before[name]["address"].rpartition(":")[2]) for name in ("prefect", "mlflow")]
+    assert page == before["prefect"]["address"]
+    for record in before.values():
+        for process in reversed([psutil.Process(record["pid"]), *psutil.Process(record["pid"]).children()]):
+            process.kill()
+
+    def restarted() -> bool:
+        now = services(folder)
+        return all(record["restarts"] == 1 and record["state"] == "up" for record in now.values())
+
+    until(restarted)
+    assert {name: record["pid"] for name, record in services(folder).items()} != {
+        name: record["pid"] for name, record in before.items()
+    }
+    until(lambda: ask(f"http://127.0.0.1:{ports[0]}/api/health"))
+    until(lambda: _answers(f"http://127.0.0.1:{ports[1]}/health"))
+
+    os.kill(int((folder.path / "runs" / "services" / "keeper").read_text()), signal.SIGKILL)
+    assert_nothing_left(folder, ports, living)
+    code, out, _ = folder.run(["status"])
+    assert code == 0
+    assert out.startswith("The services have ended: the process that keeps the services was killed.")
+    assert typed(folder, "up", alone=True)["started"]  # at the same ports
+    assert services(folder)["prefect"]["address"] == f"http://127.0.0.1:{ports[0]}"
