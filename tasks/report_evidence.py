@@ -11,7 +11,7 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.clustering import best_fit
-from models.training.engine import Training, broadcast_weights, per_example_metrics
+from models.training.engine import Training, broadcast_weights, correct_on_common_rows, per_example_metrics
 from models.training.execution_plan import resolve
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_common
@@ -69,9 +69,9 @@ def report_correctness(query: EvidenceQuery) -> CorrectnessBits:
 
     ValueError if validation rows belong to clients, because the bits would reveal information about them.
     """
-    metrics = _on_common_rows(query)
-    correct = metrics["correct"] & torch.isfinite(metrics["loss"]).all(1)[:, None]
-    return CorrectnessBits(query.stack.clients, torch.from_numpy(np.packbits(correct.numpy(), axis=1)))
+    correct, finite = _correct_on_common_rows(query)
+    bits = correct & finite[:, None]
+    return CorrectnessBits(query.stack.clients, torch.from_numpy(np.packbits(bits.numpy(), axis=1)))
 
 
 def prior_shift_fit(query: EvidenceQuery, places: Sequence[int]) -> PriorShiftAccuracy:
@@ -80,9 +80,9 @@ def prior_shift_fit(query: EvidenceQuery, places: Sequence[int]) -> PriorShiftAc
     With many models, these accuracies reveal a client's label shares. A client with fewer different training rows than
     its policy requires reports NaN. ValueError if validation rows belong to clients.
     """
-    metrics, silos = _on_common_rows(query), query.cohort.silos
+    of_clients, silos = _correct_on_common_rows(query)[0], query.cohort.silos
     labels = open_common(silos, "validation")[1][places]
-    correct = [client[places].numpy() for client in metrics["correct"]]
+    correct = [client[places].numpy() for client in of_clients]
     return PriorShiftAccuracy(
         query.stack.clients, prior_shift_accuracies(silos, query.stack, correct, labels, query.private)
     )
@@ -134,8 +134,11 @@ def _moments(components: Tensor) -> Tensor:
     return torch.stack([components.mean(0), components.std(0, correction=0)]).float()
 
 
-def _on_common_rows(query: EvidenceQuery) -> dict[str, Tensor]:
-    """Return metrics (clients, rows) of each client's model on the common validation rows; ValueError if there are none."""
+def _correct_on_common_rows(query: EvidenceQuery) -> tuple[Tensor, Tensor]:
+    """Return where each client's model is correct, (clients, rows), and has finite losses only, (clients,), both bool.
+
+    ValueError if there are no common validation rows.
+    """
     if not query.cohort.silos.common("validation"):
         raise ValueError(
             "validation rows: got rows of clients, expected common rows, since the correctness on "
@@ -143,9 +146,12 @@ def _on_common_rows(query: EvidenceQuery) -> dict[str, Tensor]:
         )
     model, training = query.model, query.training
     weights, context = load_weights(model, query.stack, query.private, query.device)
-    rows = load_rows(query.cohort.silos, query.stack, "validation", query.device)
-    metrics = per_example_metrics(model.network, weights, context, rows, training.objective, training.engine)
-    return {name: values[: len(query.stack.clients)].cpu() for name, values in metrics.items()}
+    x, y = (torch.from_numpy(part).to(query.device) for part in open_common(query.cohort.silos, "validation"))
+    correct, finite = correct_on_common_rows(
+        model.network, weights, context, (x, y), training.objective, training.engine
+    )
+    clients = len(query.stack.clients)
+    return correct[:clients].cpu(), finite[:clients].cpu()
 
 
 @partial(step, name="regroup")  # as on Prefect's page, in `seconds` and at places

@@ -199,21 +199,31 @@ def fit_margins(
     Margins below 0 count as 0. start: positive counts, by default even, which gives no three-way interaction;
     margin_axes: the axes summed in one margin each, by default the three two-way margins.
     """
+    return sweep_margins(tables, start, margin_axes)[0]
+
+
+def sweep_margins(
+    tables: np.ndarray,
+    start: np.ndarray | None = None,
+    margin_axes: tuple[int, ...] = (-1, -2, -3),
+    least_sweeps: int = 1,
+) -> tuple[np.ndarray, int]:
+    """Fit counts as `fit_margins` does, and return the number of sweeps, too: at least `least_sweeps` for all tables."""
     expected = np.where(tables.sum(-3, keepdims=True) > 0, 1.0, 0.0) * (
         np.ones_like(tables) if start is None else start
     )
     margins = [np.maximum(tables.sum(axis, keepdims=True), 0.0) for axis in margin_axes]
     # by the size of each table, so that a result does not depend on the other tables
     tolerance = _TOLERANCE * np.maximum(tables.sum((-3, -2, -1), keepdims=True), 1.0)
-    for _ in range(_SWEEPS):
+    for sweep in range(1, _SWEEPS + 1):
         changed = False
         for axis, margin in zip(margin_axes, margins, strict=True):
             current = expected.sum(axis, keepdims=True)
             changed |= bool((np.abs(current - margin) > tolerance).any())
             expected = expected * np.divide(margin, current, out=np.zeros_like(current), where=current > 0)
-        if not changed:
+        if not changed and sweep >= least_sweeps:
             break
-    return expected
+    return expected, sweep
 
 
 def compare_inputs_at_prior(tables: np.ndarray, prior: np.ndarray, noise: np.ndarray | None = None) -> ChiSquare:

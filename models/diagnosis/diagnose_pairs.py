@@ -17,7 +17,7 @@ from models.diagnosis.client_summaries.client_summary import (
 )
 from models.diagnosis.client_summaries.common_cells import in_common_cells
 from models.diagnosis.guarded_tests import ALPHA, LEAST_EFFECT, Evidence, count_evidence, effective_size, priors
-from models.diagnosis.merged_tables import Pairs, build_pairs, impute_rows, max_unreported
+from models.diagnosis.merged_tables import Pairs, build_pairs, impute_labels, impute_rows, max_unreported
 from models.diagnosis.name_shift_types import LIKELY, MIN_ROWS, Verdicts, classify_pairs, restrict_to
 from models.diagnosis.wald_tests import ROWS, mean_and_spread, scaled_at_prior, standardize
 
@@ -116,7 +116,8 @@ def undetermined_reason(pairs: Pairs, min_rows: int = LEAST_ROWS) -> np.ndarray:
     return np.select(reasons, range(len(reasons)), len(reasons))
 
 
-_BATCH_BYTES = 2**27  # bytes of one table of a batch of pairs; about ten are in memory
+_BATCH_BYTES = 2**27  # bytes of one table of a batch of pairs, which are fitted with the same number of sweeps
+_PART_BYTES = 2**24  # bytes of one table of a part of a batch; about ten are in memory
 
 
 DISCOVERIES = 0.05
@@ -191,7 +192,7 @@ def explaining_products(findings: Findings, pairs: np.ndarray) -> tuple[tuple[in
     return tuple((int(one), int(other)) for one, other in found)
 
 
-EvidenceFunction = Callable[[Pairs], Evidence]
+EvidenceFunction = Callable[[Pairs, int], Evidence]
 
 
 def diagnose_pairs(
@@ -212,8 +213,8 @@ def diagnose_pairs(
     step = max(1, _BATCH_BYTES // max(16 * summaries.counts[0].size, 1))
     parts = []
     for start in range(0, max(len(first), 1), step):
-        pairs = build_pairs(summaries, layout, first[start : start + step], second[start : start + step])
-        parts.append(_compare_batch(pairs, collect_evidence(pairs), lossy, min_rows, bool(layout.targets)))
+        batch = np.stack([first[start : start + step], second[start : start + step]])
+        parts += _compare_batch(summaries, layout, batch, lossy, collect_evidence, min_rows)
         if report_progress:
             report_progress(min(start + step, len(first)))
     columns = [np.concatenate(column) for column in zip(*(columns for _, columns in parts), strict=True)]
@@ -277,9 +278,39 @@ def _joint_p_value(evidence: Evidence) -> np.ndarray:
     return np.minimum(2 * np.minimum(evidence.chances["labels"], p_value_of_inputs), 1.0)
 
 
+_Compared = tuple[Verdicts, tuple[np.ndarray, ...]]
+
+
 def _compare_batch(
-    pairs: Pairs, evidence: Evidence, lossy: bool, min_rows: int, regression: bool
-) -> tuple[Verdicts, tuple[np.ndarray, ...]]:
+    summaries: Summaries,
+    layout: Layout,
+    batch: np.ndarray,
+    lossy: bool,
+    collect_evidence: EvidenceFunction,
+    min_rows: int,
+) -> list[_Compared]:
+    """Return what `_compare_part` returns, of parts of a batch of pairs, (2, pairs), which need less memory together.
+
+    Results do not depend on the size of parts: a part that was fitted with fewer sweeps than another one is compared again.
+    """
+    labels = impute_labels(summaries.labels[batch.T], summaries.rows[batch.T])
+    table_bytes = 16 * summaries.counts[0].size * batch.shape[1]
+    count = max(1, min(batch.shape[1], -(-table_bytes // _PART_BYTES)))
+    parts = np.array_split(np.arange(batch.shape[1]), count)  # about equal, since sums of few pairs may round otherwise
+    compared: dict[int, _Compared] = {}
+    sweeps, least = dict.fromkeys(range(count), 0), 1
+    while waiting := [index for index in sweeps if index not in compared or 0 < sweeps[index] < least]:
+        for index in waiting:
+            part = parts[index]
+            pairs = build_pairs(summaries, layout, *batch[:, part])._replace(labels=labels[part])
+            evidence = collect_evidence(pairs, least)
+            compared[index] = _compare_part(pairs, evidence, lossy, min_rows, bool(layout.targets))
+            sweeps[index] = int(evidence.sweeps.max(initial=0))
+            least = max(least, sweeps[index])
+    return [compared[index] for index in sweeps]
+
+
+def _compare_part(pairs: Pairs, evidence: Evidence, lossy: bool, min_rows: int, regression: bool) -> _Compared:
     """Return the verdicts, and the other fields of Findings."""
     verdicts = classify_pairs(evidence, pairs.rows, Alignment(pairs, lossy), regression)
     concept = verdicts.types[:, 2:]

@@ -132,10 +132,14 @@ def posterior(points: np.ndarray, mean: np.ndarray, sd: np.ndarray, prior: np.nd
     with np.errstate(over="ignore"):
         distances /= sd[..., None, :]
         distances *= distances
-    log_densities = log_scale[..., None, :] - distances / 2
+    distances /= 2
+    log_densities = log_scale[..., None, :] - distances
     largest = log_densities.max(-1, keepdims=True)
-    densities = np.exp(log_densities - np.where(np.isfinite(largest), largest, 0.0))
+    densities = log_densities - np.where(np.isfinite(largest), largest, 0.0)
+    np.exp(densities, out=densities)
     total = densities.sum(-1, keepdims=True)
+    if (total > 0).all():  # without a mask a division takes half the time
+        return np.divide(densities, total, out=np.empty(densities.shape))
     present_prior = np.where(present, prior, 0.0)
     share = present_prior / np.maximum(present_prior.sum(-1, keepdims=True), np.finfo(float).tiny)
     out = np.broadcast_to(share[..., None, :], densities.shape).copy()
@@ -252,12 +256,13 @@ def distance_in_classes(joint: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     NaN if the clients share no class.
     """
     rows = joint.sum(-2, keepdims=True)
-    within = joint / np.maximum(rows, 1)
     distances = np.empty((len(pairs), joint.shape[1]))
     for batch in _batches(len(pairs), joint[0].size):
         first, second = pairs[batch].T
         shared = (rows[first] > 0) & (rows[second] > 0)
-        distance = (np.abs(within[first] - within[second]) * shared).sum((-2, -1))
+        within, of_second = (joint[client] / np.maximum(rows[client], 1) for client in (first, second))
+        within -= of_second
+        distance = (np.abs(within, out=within) * shared).sum((-2, -1))
         num_shared = shared.sum((-2, -1))
         distances[batch] = _divide(distance, num_shared)
     return distances

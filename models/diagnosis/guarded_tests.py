@@ -48,10 +48,14 @@ class Evidence:
     tested: np.ndarray  # (pairs,) whether both report a class, so that more than margins is compared
     covered: np.ndarray  # (pairs,) whether both report every class that one of them reports
     label_odds: np.ndarray  # (pairs,) log likelihood ratio of label shift to another rule; NaN if it is not computed
+    sweeps: np.ndarray  # (pairs,) with how many odds ratios were fitted; 0 if they were not
 
 
-def count_evidence(pairs: Pairs) -> Evidence:
-    """Collect evidence from counts by chi-square tests; odds ratios, which cost most time, only for pairs that differ."""
+def count_evidence(pairs: Pairs, least_sweeps: int = 1) -> Evidence:
+    """Collect evidence from counts by chi-square tests; odds ratios, which cost most time, only for pairs that differ.
+
+    least_sweeps: with which odds ratios are fitted.
+    """
     noise = pairs.noise
     compared_classes = comparable_classes(pairs.counts, noise)
     within = pairs.counts[..., :-1] * compared_classes[:, :, None, None, :]
@@ -80,8 +84,9 @@ def count_evidence(pairs: Pairs) -> Evidence:
     }
     features = pairs.counts.shape[1]
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
-    interaction = _compare_odds_ratios(differ, within, noise_within, pairs.numeric, size_within)
+    interaction, sweeps = _compare_odds_ratios(differ, within, noise_within, pairs.numeric, size_within, least_sweeps)
     evidence = build_evidence(tested | {"interaction": interaction}, features, covered(pairs, compared_classes))
+    evidence = replace(evidence, sweeps=np.where(differ, sweeps, 0))
     return evidence if noise is not None else replace(evidence, label_odds=label_log_odds(within, pairs.labels))
 
 
@@ -194,25 +199,31 @@ def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.n
         np.any(tested["bins_in_classes"].tested[1] > 0, axis=-1),
         covered,
         np.full(len(covered), np.nan),
+        np.zeros(len(covered), np.int64),
     )
 
 
 def _compare_odds_ratios(
-    differ: np.ndarray, within: np.ndarray, noise: np.ndarray | None, numeric: np.ndarray, size: np.ndarray
-) -> SizedTest:
-    """Test odds ratios of the pairs that differ; the other pairs are not tested."""
-    shape = within.shape[:2]
+    differ: np.ndarray,
+    within: np.ndarray,
+    noise: np.ndarray | None,
+    numeric: np.ndarray,
+    size: np.ndarray,
+    least_sweeps: int,
+) -> tuple[SizedTest, int]:
+    """Test odds ratios of the pairs that differ, and return the sweeps; the other pairs are not tested."""
+    shape, sweeps = within.shape[:2], 0
     whole = np.zeros(shape), np.zeros(shape, np.int64)
     focused = test.Focused(np.zeros(shape), np.zeros(shape, np.int64), np.ones(shape))
     if differ.any():
-        expected = test.fit_margins(within[differ])
+        expected, sweeps = test.sweep_margins(within[differ], least_sweeps=least_sweeps)
         results = test.compare_odds_ratios(within[differ], None if noise is None else noise[differ], expected)
         for part, result in zip(whole, results, strict=True):
             part[differ] = result
         if noise is None:
             for part, result in zip(focused, test.focus_on_odds_ratios(within[differ], expected, numeric), strict=True):
                 part[differ] = result
-    return SizedTest(whole, size, focused)
+    return SizedTest(whole, size, focused), sweeps
 
 
 def covered(pairs: Pairs, compared_classes: np.ndarray) -> np.ndarray:

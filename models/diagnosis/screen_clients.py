@@ -24,7 +24,7 @@ from models.diagnosis.merged_tables import impute_labels, impute_rows, max_unrep
 
 from .shift_words import InsideTest
 
-_BATCH_BYTES = 2**20  # of the cells of the clients that one client is compared with at once
+_BATCH_BYTES = 2**19  # of one sum for each class of the clients that one client is compared with at once: cache
 
 
 def merge_shared_bins(summaries: Summaries, layout: Layout, max_bins: int = 10) -> tuple[Summaries, Layout]:
@@ -38,8 +38,9 @@ def merge_shared_bins(summaries: Summaries, layout: Layout, max_bins: int = 10) 
     def merge(table: np.ndarray) -> np.ndarray:
         counts = np.zeros((*table.shape[:2], coarse.cells, table.shape[-1]))
         counts[..., -1, :] = table[..., -1, :]
-        fine = table[:, numeric][..., : layout.bins, :]
-        counts[:, numeric, :max_bins] = np.einsum("cfbm,fbk->cfkm", fine, assignment)
+        for of_client, merged_counts in zip(table, counts, strict=True):  # one by one, since a copy takes much memory
+            fine = of_client[numeric][:, : layout.bins]
+            merged_counts[numeric, :max_bins] = np.einsum("fbm,fbk->fkm", fine, assignment)
         for index in np.flatnonzero(~numeric):
             size = len(layout.categories[index] or ()) + 1
             counts[:, index, :size] = table[:, index, :size]
@@ -55,23 +56,50 @@ def pair_p_values(summaries: Summaries, report_progress: Callable[[int], None] |
     If no class can be compared, P(X) replaces P(X | Y). Counts are on shared bins, without noise. Memory grows with
     the number of clients, not of pairs. `report_progress` receives the number of finished pairs.
     """
-    by_class, pooled = _Cells.from_counts(summaries.counts[..., :-1]), _Cells.from_counts(_all_rows(summaries))
+    by_class, pooled = _Cells.from_counts(summaries.counts[..., :-1]), None
     features = summaries.counts.shape[1]
-    step = max(1, _BATCH_BYTES // max(1, by_class.cells[0].nbytes))
+    step = max(1, _BATCH_BYTES // max(1, 8 * by_class.rows[0].size))
     clients = len(summaries.rows)
     p_values = []
     for first in range(clients - 1):
+        shape = clients - first - 1, features
+        statistic, dof = np.empty(shape), np.empty(shape, np.int64)
         for start in range(first + 1, clients, step):
-            others = slice(start, min(start + step, clients))
-            statistic, dof = _within_classes(by_class.take(first), by_class.take(others))
-            untested = np.flatnonzero(~dof.any(-1))
-            if len(untested):
-                statistic[untested], dof[untested] = _within_classes(pooled.take(first), pooled.take(start + untested))
-            p_value = test.p_value((statistic, dof)).min(-1, initial=1.0)
-            p_values.append(np.minimum(p_value * features, _label_p_value(summaries, first, others)))
+            others = np.s_[start : start + step]
+            chunk = np.s_[start - first - 1 : start - first - 1 + step]
+            statistic[chunk], dof[chunk] = _within_classes(by_class, first, others)
+        untested = np.flatnonzero(~dof.any(-1))
+        if len(untested):
+            pooled = pooled or _Cells.from_counts(_all_rows(summaries))
+            statistic[untested], dof[untested] = _within_classes(pooled, first, first + 1 + untested)
+        of_labels = _label_p_value(summaries, first, slice(first + 1, clients))
+        p_values.append(np.minimum(_least_p_value(statistic, dof) * features, of_labels))
         if report_progress:
             report_progress((first + 1) * (2 * clients - 2 - first) // 2)
     return np.minimum(2 * np.concatenate(p_values), 1.0) if p_values else np.zeros(0)
+
+
+_UPPER_TAIL = 0.1  # p-values up to this are of quantiles for which `_least_p_value` may leave out features
+
+
+def _least_p_value(statistic: np.ndarray, dof: np.ndarray) -> np.ndarray:
+    """Return the least p-value over features: (pairs,), from (pairs, features); 1 if no feature is tested.
+
+    A p-value costs far more than a test. A quantile of an upper tail grows by more than one with a degree of freedom, but
+    by less than in proportion. So a feature cannot have a lower p-value than another one with more degrees of freedom and
+    as large a statistic for each, or with fewer of them and a statistic that exceeds them by as much.
+    """
+    rank = np.sqrt(2 * statistic) - np.sqrt(np.maximum(2 * dof - 1, 0))  # about normal, after Fisher
+    best = np.where(dof > 0, rank, -np.inf).argmax(-1)[:, None]
+    of_best, dof_of_best = np.take_along_axis(statistic, best, -1), np.take_along_axis(dof, best, -1)
+    least = test.p_value((of_best, dof_of_best))
+    may_be_lower = np.where(
+        dof < dof_of_best, statistic * dof_of_best > of_best * dof, statistic - dof > of_best - dof_of_best
+    )
+    may_be_lower = (may_be_lower | (least > _UPPER_TAIL)) & (dof > 0)
+    pair, feature = np.nonzero(may_be_lower)
+    np.minimum.at(least[:, 0], pair, test.p_value((statistic[pair, feature], dof[pair, feature])))
+    return least[:, 0]
 
 
 def combine_groups(summaries: Summaries, groups: list[list[int]]) -> Summaries:
@@ -169,23 +197,29 @@ def homogeneity_moments(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.
 
 
 class _Cells(NamedTuple):
-    """Counts, (clients, features, classes, cells), their squares and `present`; the others have no axis of cells."""
+    """Counts of clients by cell, and what comparing them needs.
+
+    cells: (cells, clients, features, classes) float32, with a trifle in empty ones, so that 0 / 0 counts as 0; occupied:
+    the cells with rows, a bit each, (words, clients, features, classes) uint16; rows: (clients, features, classes), or
+    (clients, 1, classes) if no feature lacks rows that others have; separate: whether a class has enough rows, as rows.
+    """
 
     cells: np.ndarray
-    squares: np.ndarray
+    occupied: np.ndarray
     rows: np.ndarray
-    present: np.ndarray
     separate: np.ndarray
 
     @classmethod
     def from_counts(cls, counts: np.ndarray) -> "_Cells":
         """Prepare counts, (clients, features, cells, classes)."""
-        cells = np.ascontiguousarray(np.moveaxis(counts, -1, -2), np.float32)
-        rows = cells.sum(-1)
-        return cls(cells, cells**2, rows, cells > 0, rows >= LEAST_ROWS)
-
-    def take(self, clients: int | slice | np.ndarray) -> "_Cells":
-        return _Cells(*(part[clients] for part in self))
+        cells = np.ascontiguousarray(np.moveaxis(counts, 2, 0), np.float32)
+        occupied = np.zeros((-(-len(cells) // 16), *cells.shape[1:]), np.uint16)
+        for index, cell in enumerate(cells):
+            occupied[index // 16] |= (cell > 0).astype(np.uint16) << np.uint16(index % 16)
+        rows = cells.sum(0)
+        rows = rows[:, :1] if np.array_equal(rows, np.broadcast_to(rows[:, :1], rows.shape)) else rows
+        cells += np.float32(1e-30)
+        return cls(cells, occupied, rows, rows >= LEAST_ROWS)
 
 
 def _all_rows(summaries: Summaries) -> np.ndarray:
@@ -195,16 +229,31 @@ def _all_rows(summaries: Summaries) -> np.ndarray:
     return np.where(complete[..., None, None], counts, 0)
 
 
-def _within_classes(client: _Cells, others: _Cells) -> tuple[np.ndarray, np.ndarray]:
-    """Return Pearson's X² and its degrees of freedom, summed over classes that both report: (others, features) each."""
-    shares = (client.squares / (client.cells + others.cells + np.float32(1e-30))).sum(-1, dtype=np.float64)
-    compared = client.separate & others.separate
-    total, product = client.rows + others.rows, client.rows.astype(np.float64) * others.rows
-    ratio = np.divide(total**2, product, out=np.zeros_like(product), where=product > 0)
-    expected = np.divide(client.rows.astype(np.float64) ** 2, total, out=np.zeros_like(product), where=total > 0)
-    statistic = np.where(compared, ratio * (shares - expected), 0.0).sum(-1)
-    columns = (client.present | others.present).sum(-1)
-    return np.maximum(statistic, 0), np.where(compared, np.maximum(columns - 1, 0), 0).sum(-1)
+def _within_classes(cells: _Cells, first: int, others: slice | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return Pearson's X² and its degrees of freedom, summed over classes that both report: (others, features) each.
+
+    Cells are added one after another over all classes, since sums over so short an axis cost most of the time. The sums
+    are exact in double precision: terms are of single precision, and below 5,000 rows a cell at most 2^25 times others.
+    """
+    of_others, of_first = cells.cells[:, others], cells.cells[:, first]
+    term, part = np.empty_like(of_others[0]), np.empty(of_others.shape[1:])
+    statistic = np.zeros_like(part)
+    for other, own in zip(of_others, of_first, strict=True):
+        np.add(other, own, out=term)
+        np.divide(own * own, term, out=term)
+        np.copyto(part, term)  # a conversion apart costs less than a sum of two types
+        statistic += part
+    rows, own_rows = cells.rows[others], cells.rows[first]
+    total, product = own_rows + rows, own_rows.astype(np.float64) * rows
+    compared = cells.separate[first] & cells.separate[others]
+    statistic -= own_rows.astype(np.float64) ** 2 / np.maximum(total, 1)
+    statistic *= np.divide(total**2, product, out=np.zeros_like(product), where=compared)
+    columns = np.zeros_like(term)
+    for word in cells.occupied:
+        columns += np.bitwise_count(word[first] | word[others])
+    columns *= compared
+    dof = (columns @ np.ones(columns.shape[-1], np.float32)).astype(np.int64) - compared.sum(-1)
+    return np.maximum(statistic.sum(-1), 0), dof
 
 
 def _label_p_value(summaries: Summaries, first: int, others: slice) -> np.ndarray:

@@ -240,8 +240,8 @@ LEAST_WALD_ROWS = 100
 """Rows a class needs on both sides, or all rows if no class has them; fewer are too rough for a Wald test."""
 
 
-def moment_evidence(pairs: Pairs) -> Evidence:
-    """Collect evidence from moments; the pooled column after the classes counts for P(X) only."""
+def moment_evidence(pairs: Pairs, least_sweeps: int = 1) -> Evidence:
+    """Collect evidence from moments, without sweeps; the pooled column after the classes counts for P(X) only."""
     moments = standardize(pairs.moments)
     classes: np.ndarray = np.all(moments[..., :-1, ROWS] >= LEAST_WALD_ROWS, axis=-2)
     within = np.where(classes[..., None, :, None], moments[..., :-1, :], 0.0)

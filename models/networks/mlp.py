@@ -115,6 +115,15 @@ class MLP(DenseHead, EncoderHeadStack, FusedSGD, ClippedGradients, Network):
     def apply_stack(self, weights: Weights, context: Weights, x: Tensor, streams: Tensor | None) -> Tensor:
         return self._layers(weights, append_statistics(x.flatten(2), context, self.statistics), streams)
 
+    def apply_to_common(self, weights: Weights, context: Weights, x: Tensor) -> Tensor:
+        """Compute the first hidden layer of all clients by one product of the rows with all their weights."""
+        if not self.hidden or self.statistics or isinstance(weights, Noisy):
+            return super().apply_to_common(weights, context, x)
+        weight, bias = weights["dense0.weight"], weights["dense0.bias"]
+        of_all = torch.addmm(bias.flatten(), x.flatten(1), weight.transpose(0, 1).flatten(1)).relu_()
+        first = of_all.view(len(x), *bias.shape).transpose(0, 1)
+        return dense(weights, self.last, hidden_layers(weights, self.last, first, 0.0, None, first_applied=True))
+
     def encode(
         self, weights: Weights, context: Weights, x: Tensor, used: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:

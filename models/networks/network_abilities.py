@@ -29,6 +29,14 @@ class BatchedNetwork(ABC):
             (clients, rows, outputs), equal to `apply` of each client.
         """
 
+    def apply_to_common(self, weights: Weights, context: Weights, x: Tensor) -> Tensor:
+        """Map rows that all clients have in common, (rows, *shape), to the logits of each client, without dropout.
+
+        A network overrides it if one product over the rows is faster than a product for each client.
+        """
+        clients = len(next(iter(weights.values())))
+        return self.apply_stack(weights, context, x.expand(clients, *x.shape), None)
+
     def cost_stack(
         self, weights: Weights, context: Weights, batch: Batch, objective: Objective
     ) -> tuple[Tensor, dict[str, Tensor]]:

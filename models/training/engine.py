@@ -24,9 +24,10 @@ from ..networks.network_abilities import SGDStep
 from ..prng import fold_in, shuffle, uniform
 from ..server_state import Weights
 from .execution_plan import Kind, Plan, resolve
-from .objectives import Batch, Objective, loss_and_gradient, measures
+from .objectives import Batch, CrossEntropy, Objective, loss_and_gradient, measures
 from .optimizers import SGD, OptimiserState, Optimizer, expand_clients, freeze
 
+_FINITE_LOSS = 1e30  # logits that are smaller have finite cross-entropies, so that these need not be computed
 _VALUES_PER_CHUNK = 2**22  # of one layer in evaluation; larger activations no longer fit the cache
 
 Metric = Callable[..., Tensor]
@@ -266,6 +267,41 @@ def per_example_metrics(
             parts.append({name: value.view(y.shape) for name, value in values.items()})
     real = torch.arange(width, device=rows.y.device) < rows.counts[:, None]
     return {name: torch.cat([part[name] for part in parts], 1).masked_fill(~real, 0) for name in parts[0]}
+
+
+def correct_on_common_rows(
+    network: Network,
+    weights: Weights,
+    context: Weights,
+    rows: tuple[Tensor, Tensor],
+    objective: Objective,
+    engine: Kind = "vmap",
+) -> tuple[Tensor, Tensor]:
+    """Evaluate, with dropout off, which of some common rows each client's model classifies correctly.
+
+    Args:
+        network: The network that every client computes.
+        weights: Names to (clients, ...).
+        context: Inputs that are not trained, names to (clients, ...).
+        rows: The common rows, x (rows, *shape), and their classes, (rows,).
+        objective: The loss of a row.
+        engine: The form in which the network is computed.
+
+    Returns:
+        The measure `correct`, (clients, rows) bool, and whether all losses of a client are finite, (clients,) bool.
+    """
+    clients = len(next(iter(weights.values())))
+    chunk = max(64, _VALUES_PER_CHUNK // (network.max_width * clients))
+    plan, correct = resolve(network, engine), []
+    finite = torch.ones(clients, dtype=torch.bool, device=rows[1].device)
+    with torch.no_grad():
+        for x, y in zip(*(part.split(chunk) for part in rows), strict=True):
+            logits = plan.common_logits(weights, context, x)
+            correct.append((logits.argmax(-1) == y) & torch.isfinite(logits).all(-1))
+            if not (isinstance(objective, CrossEntropy) and logits.abs().max() < _FINITE_LOSS):
+                loss = objective(logits.flatten(0, 1), y.repeat(clients)).view(clients, -1)
+                finite &= torch.isfinite(loss).all(1)
+    return torch.cat(correct, 1), finite
 
 
 def _metric_values(name: str, metric: Metric, logits: Tensor, y: Tensor) -> Tensor:

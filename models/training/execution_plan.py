@@ -53,6 +53,19 @@ class Plan:
             return self.stacked.apply_stack(weights, context, x, streams)
         return self._each(self.network.apply, weights, context, x, streams)
 
+    def common_logits(self, weights: Weights, context: Weights, x: Tensor) -> Tensor:
+        """Compute the logits of a stack on rows that its clients have in common: (clients, rows, outputs).
+
+        Args:
+            weights: Names to (clients, ...).
+            context: Names to (clients, ...); it may be empty.
+            x: (rows, *shape) float32.
+        """
+        if self.stacked:
+            return self.stacked.apply_to_common(weights, context, x)
+        clients = len(next(iter(weights.values())))
+        return self.logits(weights, context, x.expand(clients, *x.shape), None)
+
     def features(self, weights: Weights, context: Weights, x: Tensor) -> Tensor:
         """Encode rows with running statistics, for networks of an encoder and a head.
 

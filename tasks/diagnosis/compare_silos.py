@@ -257,7 +257,10 @@ def named_summaries(messages: Sequence[ShiftNumbers | NoisyCounts], query: Query
     """Return the clients that reported, ordered by name, and their summaries."""
     names = [client for message in messages for client in message.clients]
     order = np.argsort(np.array(names), kind="stable")
-    return tuple(names[index] for index in order), _read_summaries(messages, query).take(order)
+    summaries = _read_summaries(messages, query)
+    if not np.array_equal(order, np.arange(len(order))):  # a copy takes as much memory as all reports
+        summaries = summaries.take(order)
+    return tuple(names[index] for index in order), summaries
 
 
 def _read_summaries(messages: Sequence[ShiftNumbers | NoisyCounts], query: Query) -> Summaries:

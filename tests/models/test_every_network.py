@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import product
 
 import pytest
 import torch
@@ -27,9 +28,17 @@ from models.networks.wrappers.per_row_context import PerRowContext
 from models.networks.wrappers.posterior_update import MEAN, RAW, WEIGHT, Tilted
 from models.networks.wrappers.variational import Variational
 from models.prng import client_streams, fold_in, server_stream, shuffle
-from models.training.engine import Rows, Training, broadcast_weights, full_gradient, per_example_metrics, train
+from models.training.engine import (
+    Rows,
+    Training,
+    broadcast_weights,
+    correct_on_common_rows,
+    full_gradient,
+    per_example_metrics,
+    train,
+)
 from models.training.execution_plan import forms, resolve
-from models.training.objectives import CrossEntropy, SquaredError
+from models.training.objectives import CrossEntropy, Focal, SquaredError
 from models.training.optimizers import SGD, Adam
 
 
@@ -218,6 +227,25 @@ def test_the_forms_answer_the_same_and_so_do_the_rows_of_clients_that_share_a_mo
         close(found._asdict(), passes._asdict(), 1e-10)
         if not context:
             close(per_example_metrics(network, one, {}, rows, CrossEntropy(), kind, shared=True), alike, 1e-10)
+
+
+@each_network
+def test_the_forms_find_the_same_of_common_rows_correct_as_of_rows_of_each_client(network):
+    weights, context, rows, _ = at_work(network)
+    x, y = rows.x[0], rows.y[0]
+    clients = len(COUNTS)
+    alike = Rows(x.expand(clients, *x.shape), y.expand(clients, *y.shape), torch.full((clients,), len(y)))
+    broken = {name: w.clone() for name, w in weights.items()}
+    for w in broken.values():
+        w[1] = torch.nan
+    for objective, of_clients in product((CrossEntropy(), Focal()), (weights, broken)):
+        expected = per_example_metrics(network, of_clients, context, alike, objective, "sequential")
+        finite_losses = torch.isfinite(expected["loss"]).all(1)
+        assert finite_losses.tolist() == [client != 1 or of_clients is weights for client in range(clients)]
+        for kind in forms(network):
+            correct, finite = correct_on_common_rows(network, of_clients, context, (x, y), objective, kind)
+            assert torch.equal(correct, expected["correct"])
+            assert torch.equal(finite, finite_losses)
 
 
 def test_channels_are_dropped_whole_row_by_row_scaled_and_in_training_only():

@@ -166,6 +166,8 @@ def concatenate_summaries(parts: Sequence[Summaries]) -> Summaries:
     """Concatenate summaries along the client axis."""
     if any(part.counted_in is not None for part in parts):
         parts = [replace(part, counted_in=own_cells(part)) for part in parts]
+    if len(parts) == 1:
+        return parts[0]
     present = (field.name for field in fields(Summaries) if getattr(parts[0], field.name) is not None)
     return Summaries(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in present})
 
@@ -253,8 +255,14 @@ def withheld_columns(
         yield feature, withheld | (bool(layout.targets) and bool(withheld.any()))
 
 
+_BATCH_BYTES = 2**18  # of moments that are combined at once, with about ten times as much in cache
+
+
 def mixture(moments: np.ndarray) -> np.ndarray:
     """Combine moments of classes or clients over the axis before the last: (..., 5); NaN are left out."""
+    step = max(1, _BATCH_BYTES // max(moments[0].nbytes, 1)) if moments.ndim > 2 and len(moments) else len(moments)
+    if step < len(moments):
+        return np.concatenate([mixture(moments[start : start + step]) for start in range(0, len(moments), step)])
     centre = _centre(moments)
     return from_power_sums(to_power_sums(moments, centre[..., None]).sum(-2), centre)
 

@@ -126,6 +126,25 @@ def test_pairs_looked_at_a_few_at_a_time_are_found_alike(tell, monkeypatch):
         np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-6)
 
 
+def test_a_batch_in_parts_is_found_as_whole_by_the_same_number_of_sweeps(tell, monkeypatch):
+    told = tell([normal(seed, moved=seed % 3 / 2, swapped=seed == 4) for seed in range(7)])
+    of_part = []
+    for part_bytes in (2**24, 16 * told.summaries.counts[0].size):
+        monkeypatch.setattr(room, "_PART_BYTES", part_bytes)
+        sweeps = []
+
+        def count(pairs, least_sweeps, sweeps=sweeps):
+            evidence = count_evidence(pairs, least_sweeps)
+            sweeps.append(int(evidence.sweeps.max()))
+            return evidence
+
+        of_part.append((diagnose_pairs(told.summaries, told.layout, *all_pairs(7), collect_evidence=count), sweeps))
+    (whole, [needed]), (parts, fitted) = of_part
+    assert min(sweeps for sweeps in fitted if sweeps) < max(fitted) == needed, "some parts are fitted once more"
+    for name in ("chance", "labels", "parts", "inputs", "odds", "rules", "overlap"):
+        np.testing.assert_allclose(getattr(whole, name), getattr(parts, name), rtol=1e-12, atol=1e-14)
+
+
 def test_the_rest_of_a_client_is_all_other_clients_rows(tell):
     own = [normal(seed, moved=seed / 5) for seed in range(4)]
     rest = append_rest(tell(own).summaries)

@@ -99,6 +99,16 @@ def test_sixty_clients_of_six_rows_a_class_fall_into_groups_by_their_inputs(tell
     assert groups == [np.flatnonzero(law == kind).tolist() for kind in (0, 1)]
 
 
+def test_the_least_chance_of_all_features_is_found_by_those_that_may_have_it():
+    rng = np.random.default_rng(3)
+    dof = rng.integers(0, rng.choice([3, 20, 400], 3000)[:, None], (3000, 12))
+    statistic = rng.chisquare(np.maximum(dof, 1)) * rng.uniform(0.1, rng.choice([1.0, 3.0, 30.0], 3000)[:, None])
+    least = chi_square.p_value((statistic, dof)).min(-1)
+    assert (least == 0).any()
+    assert (least > 0.5).any()
+    np.testing.assert_array_equal(screen_clients._least_p_value(statistic, dof), least)
+
+
 def test_many_pairs_at_once_or_few_make_no_difference(tell, monkeypatch):
     told = tell(clients(1, [80] * 9, 0.5), **KINDS)
     shared, _ = merge_shared_bins(told.summaries, told.layout)
