@@ -24,7 +24,8 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
         lost: Places that stopped answering within the round. They stay out of it, unless it has to wait.
     """
     setup, waits = run.clients.setup, False
-    least = max(run.project.params.clients.least, run.project.params.training.privacy.least or 0)
+    privacy = setup.training.privacy
+    least = max(run.project.params.clients.least, privacy.secure.least if privacy and privacy.secure else 0)
     while away := lost | run.clients.runner.absent():
         gone = _clients_at(setup.silos.select(sampled.clients), away)
         kept = tuple(client for client in sampled.clients if client not in gone)

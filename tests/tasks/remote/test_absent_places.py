@@ -119,7 +119,7 @@ def test_a_round_with_too_few_clients_waits_for_the_place_and_names_it(
     assert Trainer(run, []).play_round().round.dropped == ()
     assert lines == [
         "round 1 starts again without the clients of place b",
-        "round 1 waits for place b: 3 clients of 5 answer, and clients.least is 4",
+        "round 1 waits for place b: 3 clients of 5 answer, and 4 are needed (clients.least, training.privacy.least)",
     ]
 
 
@@ -136,8 +136,10 @@ def test_a_place_that_does_not_answer_is_absent_until_it_is_back(federation, pre
         assert len(runner.map_cohorts(local_train, calls(silos, private))) == 2
         apart.away["b"] = 0
         time.sleep(0.1)  # its thread waits for a request
-        with pytest.raises(PlaceAwayError, match="b: got no answer"):
+        with pytest.raises(PlaceAwayError, match="b: got no answer") as error:
             runner.map_cohorts(local_train, calls(silos, private))
+        answers = [message.clients for cohort in error.value.answers for message in cohort]
+        assert answers == [("lyon", "oslo")], "a secure sum goes on with them"
         assert workers.absent() == {"b"}
         began = time.monotonic()
         with pytest.raises(PlaceAwayError):  # without waiting for it again
