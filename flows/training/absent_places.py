@@ -24,8 +24,9 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
         lost: Places that stopped answering within the round. They stay out of it, unless it has to wait.
     """
     setup, waits = run.clients.setup, False
-    privacy = setup.training.privacy
-    least = max(run.project.params.clients.least, privacy.secure.least if privacy and privacy.secure else 0)
+    privacy, least, key = setup.training.privacy, run.project.params.clients.least, "clients.least"
+    if privacy and privacy.secure and privacy.secure.least > least:
+        least, key = privacy.secure.least, "training.privacy.least"
     while away := lost | run.clients.runner.absent():
         gone = _clients_at(setup.silos.select(sampled.clients), away)
         kept = tuple(client for client in sampled.clients if client not in gone)
@@ -35,7 +36,7 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
         if not waits:
             progress.say(
                 f"round {number} waits for {named(away)}: {counted(len(kept), 'client')} of {len(sampled.clients)} answer, "
-                f"and {least} are needed (clients.least, training.privacy.least)"
+                f"and {key} is {least}"
             )
         waits = True
         lost.clear()

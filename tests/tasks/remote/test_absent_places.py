@@ -119,7 +119,7 @@ def test_a_round_with_too_few_clients_waits_for_the_place_and_names_it(
     assert Trainer(run, []).play_round().round.dropped == ()
     assert lines == [
         "round 1 starts again without the clients of place b",
-        "round 1 waits for place b: 3 clients of 5 answer, and 4 are needed (clients.least, training.privacy.least)",
+        "round 1 waits for place b: 3 clients of 5 answer, and clients.least is 4",
     ]
 
 
