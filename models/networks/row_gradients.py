@@ -37,8 +37,8 @@ class RowGradients(Protocol):
 class DenseRows:
     """A dense layer's inputs (clients, rows, in) and deltas (clients, rows, out); a row's gradient is their product.
 
-    Smaller deltas than 1e-15 are 0, as float32 has no squares of them: a row of such deltas and huge inputs would seem to
-    have no gradient, and would not be clipped.
+    Deltas of at most 1e-15 are 0, since squares of far smaller ones are 0 in float32: a row of such deltas and huge inputs
+    would seem to have no gradient, and would not be clipped.
     """
 
     name: str

@@ -26,6 +26,7 @@ from .optimizers import OptimiserState, expand_clients
 _GRADIENTS_PER_CHUNK = 2**20  # numbers of one client's row gradients that the general form holds at a time
 _NUMBERS_PER_CHUNK = {"cpu": 2**17, "cuda": 2**22}  # of one layer and one client, which stay in the cache of a CPU
 _LEAST_ROWS = 32  # of a chunk, below which products are slow
+_MOST_ROWS = 1024  # of a chunk, whose float32 sum changes by little more than the clip norm if a row does
 _PIECE = 2**15  # numbers that get their noise at a time on a CPU
 _FINE_GRID = 16  # as _GRID, of integers that clients add up; each has up to half of a grid of error
 _MOST_INTEGER = 2**52  # a float64 has no finer integers, and sums of many clients stay below 2^63
@@ -63,7 +64,10 @@ class _Clipping:
     clip: float
 
     def sums(self, weights: Weights, context: Weights, rows: Rows, shares: Tensor) -> dict[str, Tensor]:
-        """Return the sums by name, (clients, ...); shares: (clients, width), what a clipped row counts, 0 for padding."""
+        """Return the sums by name, (clients, ...), in float64 if there are several chunks.
+
+        shares: (clients, width), what a clipped row counts, 0 for padding.
+        """
         fused = self.plan.network if self.plan.kind == "batched" else None
         total: dict[str, Tensor] = {}
         chunk = self._chunk(weights, rows.x.device.type)
@@ -74,16 +78,19 @@ class _Clipping:
                 sums = self._in_one_pass(fused, weights, context, *batch)
             else:
                 sums = self._row_by_row(weights, context, *batch)
-            total = {name: total[name].add_(value) for name, value in sums.items()} if total else sums
+            # in float32 a row can move a total across a power of 2, from where all later chunks round otherwise
+            total = {name: total[name].double().add_(value) for name, value in sums.items()} if total else sums
         return total
 
     def _chunk(self, weights: Weights, device: str) -> int:
         """Return the rows of a chunk; it follows from one client alone, so sums do not depend on the stack."""
         size, network = sum(w[0].numel() for w in weights.values()), self.plan.network
         if self.plan.kind != "batched" or not isinstance(network, ClippedGradients):
-            return max(1, _GRADIENTS_PER_CHUNK // size)
+            return min(max(1, _GRADIENTS_PER_CHUNK // size), _MOST_ROWS)
         # each chunk adds to sums as large as the weights, which pays for more numbers of rows
-        return max(_LEAST_ROWS, (_NUMBERS_PER_CHUNK.get(device, 2**17) + 4 * size) // network.clipped_width)
+        return min(
+            max(_LEAST_ROWS, (_NUMBERS_PER_CHUNK.get(device, 2**17) + 4 * size) // network.clipped_width), _MOST_ROWS
+        )
 
     def _scale(self, squares: Tensor, shares: Tensor) -> Tensor:
         """Return the factors of rows with these squared norms; a gradient that is not finite is left out."""
@@ -143,7 +150,7 @@ def clipped_sums(
         shares: (clients, width), what a clipped row counts: 0 for padding, at most 1 for all rows of a unit.
 
     Returns:
-        The sums by name, (clients, ...). A row with a gradient that is not finite adds nothing.
+        The sums by name, (clients, ...), float32 or float64. A row with a gradient that is not finite adds nothing.
     """
     assert training.privacy is not None, "the caller has checked"
     plan = resolve(network, training.engine)
@@ -194,7 +201,7 @@ def train_privately(
         drawn = noise({name: total.shape for name, total in sums.items()})
         for name, total in sums.items():
             _add_noise(total, drawn[name], privacy.noise_multiplier * privacy.clip)
-        grads = {name: total.div_(privacy.divisor) for name, total in sums.items()}
+        grads = {name: total.div_(privacy.divisor).to(weights[name]) for name, total in sums.items()}
         if proximal:
             grads = {name: g + proximal * (weights[name] - anchor[name]) for name, g in grads.items()}
         weights, state = _take_step(network, training, weights, grads, state)

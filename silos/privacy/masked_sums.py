@@ -3,7 +3,8 @@
 Each silo u has a lasting key pair. For a sum it derives a key pair (a_u, A_u) and a seed b_u from its secret.
 1. u sends A_u, and for each silo v, encrypted with a key that only u and v have, its share of a_u and of b_u.
 2. u sends x_u + PRG(b_u) + sum over v > u of PRG(s_uv) - sum over v < u of PRG(s_uv), modulo 2^64, with
-   s_uv = KDF(DH(a_u, A_v), names and keys of both). In the sum over all silos the s cancel.
+   s_uv = KDF(DH(a_u, A_v), session, question, names and keys of both), v being the silos present. In the sum over all
+   of these the s cancel.
 3. u confirms to each v which silos were present and which answered, with a code that only u and v can make.
 4. If `least` silos confirmed the same, each reveals its shares of b_v for the silos v that answered, and of a_v for
    those that stopped after step 1. From `least` shares the server computes b_v or a_v, and subtracts what did not cancel.
@@ -384,7 +385,7 @@ def _derive(key: bytes, *names: str) -> bytes:
 
 
 def _stream(key: bytes, count: int) -> np.ndarray:
-    """Return pseudorandom numbers, (count,) int64: a key stream of ChaCha20, of which each key is used once."""
+    """Return pseudorandom numbers, (count,) int64: a key stream of ChaCha20. A key masks one list of numbers."""
     encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), None).encryptor()
     return np.frombuffer(encryptor.update(bytes(8 * count)), "<i8").astype(np.int64)
 

@@ -45,15 +45,26 @@ class SumLedger(Ledger):
             self._check_peers(session)
         return SumMember(secret, self.client, session)
 
-    def bind_question(self, session: SumSession, question: str, present: PresentSilos, partition: str) -> None:
+    def bind_question(
+        self, session: SumSession, question: str, present: PresentSilos, partition: str, layout: str
+    ) -> None:
         """Record what the silo masks, before it leaves, and the keys of others; RefusalError if it masked something else.
 
-        The caller has decrypted the shares of the present silos, so that their lasting keys are theirs. Of another
-        version of its rows, `partition`, the silo would send other numbers under the same masks.
+        The caller has decrypted the shares of the present silos, so that their lasting keys are theirs.
+
+        Args:
+            session: The session.
+            question: The hash of the question.
+            present: The silos that sent shares.
+            partition: The version of rows; of another one, the silo would send other numbers under the same masks.
+            layout: What the last bits of numbers depend on besides.
+
+        Raises:
+            RefusalError: If any of them was another before.
         """
         with self._lock():
             self._meet({name: session.key_of(name) for name in present.clients if name != self.client})
-            self._bind(f"{session.digest}/rows", hash_of([partition]))
+            self._bind(f"{session.digest}/rows", hash_of([partition, layout]))
             self._bind(f"{session.digest}/question", hash_of([question, present.digest]))
 
     def bind_answered(

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import math
+import platform
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -154,6 +155,15 @@ class AnswerRecord:
         ]
 
 
+def layout_of(stack: Stack, rows: Rows) -> str:
+    """Return what the last bits of an answer depend on besides the question, as JSON.
+
+    In another layout a recorded answer would be repeated or refused, depending on rows.
+    """
+    machine = [torch.__version__, platform.machine(), torch.backends.cpu.get_cpu_capability()]
+    return json.dumps([*machine, rows.x.device.type, stack.clients, stack.size, rows.y.shape[1]])
+
+
 def rehearse(
     silos: Silos, rows: Rows, network: Network, weights: Weights, context: Weights, training: Training
 ) -> None:
@@ -218,8 +228,9 @@ def digest_of(settings: str, tensors: Mapping[str, Weights], index: int) -> str:
     for section, named in tensors.items():
         for name, tensor in sorted(named.items()):
             own = tensor[index].detach().cpu().contiguous()
-            digest.update(f"\n{section}/{name} {own.dtype} {tuple(own.shape)}\n".encode())
-            digest.update(own.numpy().tobytes())
+            # with its length, so that no name of a tensor can stand for a name and numbers
+            head = json.dumps([section, name, str(own.dtype), own.shape]).encode()
+            digest.update(len(head).to_bytes(8, "big") + head + own.numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -32,7 +32,7 @@ from tasks.execution.task_runner import RoundCost, Runner, map_clients
 from tasks.messages.message_policy import Message, SentMessage
 from tasks.messages.round_messages import Update
 from tasks.messages.sum_messages import Confirmations, LastingKeys, MaskedGradients, RevealedShares, SealedShares
-from tasks.privacy.record_answers import AnswerRecord, digest_of, rehearse, settings_of, shares_of_rows
+from tasks.privacy.record_answers import AnswerRecord, digest_of, layout_of, rehearse, settings_of, shares_of_rows
 from tasks.privacy.train_with_noise import check_received
 
 _MOST_ATTEMPTS = 3  # a client that says that it answered before, and refuses, costs the others as many answers
@@ -122,7 +122,7 @@ def mask_gradients(
             members.append(sums_of.join(session))
             members[-1].open_shares(present, _rows_of(shares[client]))  # made by these clients for this session
             record.check(index, question)
-            sums_of.bind_question(session, question, present, silos.partition)
+            sums_of.bind_question(session, question, present, silos.partition, layout_of(stack, rows))
         sums = clipped_sums(model.network, weights, context, rows, training, shares_of_rows(silos, stack, rows))
         drawn = torch.zeros(len(rows.y), sum(total[0].numel() for total in sums.values()), dtype=torch.float64)
         for index, question in enumerate(questions):

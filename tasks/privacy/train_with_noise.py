@@ -18,7 +18,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos, Stack
 from silos.errors import RefusalError
 from silos.privacy.training_ledger import TrainingLedger
-from tasks.privacy.record_answers import AnswerRecord, digest_of, rehearse, shares_of_rows
+from tasks.privacy.record_answers import AnswerRecord, digest_of, layout_of, rehearse, shares_of_rows
 
 
 def train_with_noise(
@@ -60,7 +60,7 @@ def train_with_noise(
     record = AnswerRecord.open(silos, stack, training, private)
     rehearse(silos, rows, network, weights, context, training)
     received = {"weights": weights, "context": context, "anchor": anchor or {}, "optimiser": optimiser or {}}
-    questions = record.questions(network, received, proximal, silos.members)
+    questions = record.questions(network, received, proximal, silos.members, layout_of(stack, rows))
     # pooled rows have one noise, which each of their owners pays for as for noise of its own
     streams = [_stream(each, silos.partition, own) for each, own in zip(record.ledgers, questions, strict=True)]
     draw = partial(draw_noise, streams, rows.x.device)

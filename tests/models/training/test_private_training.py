@@ -269,3 +269,21 @@ def test_a_step_with_the_sum_is_the_step_of_one_client_with_the_mean(optimiser):
     expected, _ = optimiser.step(one, mean, optimiser.init(one, 1))
     for name, w in found.items():
         torch.testing.assert_close(w, expected[name][0], rtol=1e-3, atol=1e-5)
+
+
+def test_a_row_changes_a_sum_of_many_rows_by_no_more_than_the_clip_norm():
+    """Only labels are chosen: in float32 totals, one row moves a bias across a power of 2, and later chunks round otherwise."""
+    network, rows = MLP(1, (), 2), 40_000
+    weights = {name: torch.zeros(1, *w.shape) for name, w in network.init(torch.tensor(0)).items()}
+    training = _training(clip=1.0)
+    x, y = torch.zeros(1, rows, 1), torch.zeros(1, rows, dtype=torch.int64)
+    ones = torch.ones(1, rows)
+    without = ones.clone()
+    without[0, 0] = 0
+    both = [
+        clipped_sums(network, weights, {}, Rows(x, y, torch.tensor([rows])), training, shares)
+        for shares in (ones, without)
+    ]
+    change = sum(float((a.double() - b.double()).square().sum()) for a, b in zip(*map(dict.values, both), strict=True))
+    assert all(total.dtype == torch.float64 for total in both[0].values())
+    assert change**0.5 <= 1.02

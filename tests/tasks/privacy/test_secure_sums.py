@@ -512,3 +512,16 @@ def test_what_some_labels_would_raise_is_raised_whatever_the_labels_are(objectiv
 def test_a_network_with_fewer_outputs_than_classes_is_refused_whatever_the_labels_are(problem, store):
     with pytest.raises(UserError, match="does not fit the classification of 3 classes"):
         play(replace(problem, network=MLP(5, (6,), 2)), store)
+
+
+def test_another_layout_of_a_recorded_sum_is_refused_before_rows_are_read(problem, store, monkeypatch):
+    """Its last bits could differ, so that the record would tell something of rows by what it refuses."""
+    server, read = Server(4), []
+    play(problem, store, runner=server)
+    (call,) = [call for call in server.calls["mask_gradients"] if "c0" in call[0][0].clients]
+    (stack,) = call[0][0].stacks
+    wider = replace(call[0][0], stacks=(replace(stack, size=stack.size + 1),))
+    monkeypatch.setattr("tasks.privacy.secure_sums.clipped_sums", lambda *_: read.append("rows"))
+    with pytest.raises(RefusalError, match="second question or list of silos"):
+        mask_gradients.fn(wider, *call[0][1:], **call[1])
+    assert read == []

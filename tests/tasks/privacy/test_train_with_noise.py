@@ -29,7 +29,7 @@ from tasks.local_train import local_train
 from tasks.messages.message_policy import privacy_rules_of
 from tasks.messages.round_messages import Update
 from tasks.messages.score_messages import Scores
-from tasks.privacy.record_answers import cost_of_run, noise_for, report_privacy_cost, shares_of_rows
+from tasks.privacy.record_answers import cost_of_run, digest_of, noise_for, report_privacy_cost, shares_of_rows
 from tasks.remote.step_list import client_steps, message_types, returned_by
 
 CLIENTS = {"c0": 24, "c1": 31, "c2": 18}
@@ -406,3 +406,11 @@ def test_of_own_weights_that_stay_no_loss_leaves_under_privacy(problem, play):
         assert "loss/train" not in played.reports[0].metrics
         model = page.scored_model(played.state, played.rounds[0])
         assert isinstance(model.personal, ClientStateRefs)
+
+
+def test_no_name_of_a_tensor_stands_for_a_name_and_numbers():
+    """Otherwise two questions of one hash would have one noise."""
+    one = {"weights": {"a": torch.zeros(1, 2), "b": torch.ones(1, 1)}}
+    forged = {"weights": {"a": torch.zeros(1, 2), "": torch.ones(1, 1)}}
+    others = [forged, {"weights": {**one["weights"], "c": torch.zeros(1, 0)}}, {"context": one["weights"]}]
+    assert len({digest_of("", each, 0) for each in (one, *others)}) == 4
