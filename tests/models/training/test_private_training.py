@@ -272,18 +272,20 @@ def test_a_step_with_the_sum_is_the_step_of_one_client_with_the_mean(optimiser):
 
 
 def test_a_row_changes_a_sum_of_many_rows_by_no_more_than_the_clip_norm():
-    """Only labels are chosen: in float32 totals, one row moves a bias across a power of 2, and later chunks round otherwise."""
-    network, rows = MLP(1, (), 2), 40_000
+    """Only targets are chosen: to a float32 total of 2^15, a little more than half of its last bit is added as a whole one.
+
+    So one row decides what each of the 512 chunks after it adds.
+    """
+    network, chunk, bit = MLP(1, (), 1), 1024, 2.0**-8
+    gradients = torch.zeros(2**15 + 512 * chunk)
+    gradients[: 2**15] = 1.0
+    gradients[2**15 :: chunk] = bit / 2 * (1 + 2**-10)
     weights = {name: torch.zeros(1, *w.shape) for name, w in network.init(torch.tensor(0)).items()}
-    training = _training(clip=1.0)
-    x, y = torch.zeros(1, rows, 1), torch.zeros(1, rows, dtype=torch.int64)
-    ones = torch.ones(1, rows)
-    without = ones.clone()
-    without[0, 0] = 0
-    both = [
-        clipped_sums(network, weights, {}, Rows(x, y, torch.tensor([rows])), training, shares)
-        for shares in (ones, without)
-    ]
-    change = sum(float((a.double() - b.double()).square().sum()) for a, b in zip(*map(dict.values, both), strict=True))
-    assert all(total.dtype == torch.float64 for total in both[0].values())
-    assert change**0.5 <= 1.02
+    training = _training(objective=SquaredError(), clip=1.0)
+    totals = []
+    for first in (1.0, 0.0):
+        gradients[0] = first
+        rows = Rows(torch.zeros(1, len(gradients), 1), -gradients[None] / 2, torch.tensor([len(gradients)]))
+        sums = clipped_sums(network, weights, {}, rows, training, _used(rows))
+        totals.append(float(sums["dense0.bias"]))
+    assert abs(totals[0] - totals[1]) <= 1.02
