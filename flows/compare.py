@@ -467,7 +467,7 @@ def _check_same_plan(project: Project, plan: Plan, info: ExperimentRecord) -> No
     for key, value in asdict(plan).items():
         if key == "data_version" and project.data.same_rows(info.get("data_version", ""), value):
             continue
-        started = info.get(key)
+        started = info.get(key, 1 if key == "partitions" else 0)  # earlier versions had no `tune` and no `partitions`
         if started != value:
             raise UserError(
                 f"--resume: got {key} {value}, expected {started} as in the comparison {info['name']}. "

@@ -98,6 +98,12 @@ def _client_results(project: "Project", name: str | None, other: str | None) -> 
     if found[1] != "compare":
         raise UserError(f"results --clients: got {shown(name)}, a run, expected a comparison. Name a comparison.")
     result = found[0]
+    if "clients" not in result:
+        raise UserError(
+            f"results --clients: got {result['experiment']}, a comparison of an earlier version, expected one that "
+            f"records its clients. Run its command with --resume --name {result['experiment']} to add them; nothing is "
+            "trained again."
+        )
     from models.metrics.client_metrics import recorded_metric
 
     quantity, methods = recorded_metric(result), [str(row["method"]) for row in result["table"]]

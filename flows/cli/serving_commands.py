@@ -157,7 +157,8 @@ def print_history(answer: "History", console: "PlainConsole") -> None:
         saw = decision.get("watch")
         silos = [silo["client"] for silo in saw["shifted"]] if saw else []
         shifted = f"shifted: {', '.join(silos)}" if silos else None
-        unchecked = unchecked_text(saw["unchecked"] if saw else {}).removeprefix("; ")
+        # decisions of earlier versions have no `unchecked`
+        unchecked = unchecked_text(saw.get("unchecked", {}) if saw else {}).removeprefix("; ")
         is_in_reason = unchecked in decision["reason"]  # of a decision without training
         parts = [
             part for part in (shifted, None if is_in_reason else unchecked, sentence, decision["reason"], data) if part

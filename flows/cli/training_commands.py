@@ -80,12 +80,12 @@ def print_run(result: "RunResult", console: "PlainConsole") -> None:
     if quantity.headline in metrics:
         for line in f"test {quantity.as_text(metrics)}".split("\n"):
             console.print(line)
-    baseline = result["baseline"]
+    baseline = result.get("baseline")  # runs of earlier versions have none
     if baseline:
         numbers = zip(quantity.columns.values(), baseline_scores(baseline, quantity), strict=True)
         shown = ", ".join(f"{title} {number}" for title, number in numbers if number != "-")
         console.print(f"{baseline['name']}, the {baseline['kind']}: {shown}")
-    for line in notes_after_training(result["notes"]):
+    for line in notes_after_training(result.get("notes", ())):  # nor notes
         console.print(line)
     console.print(f"data version  {result['data_version']}")
     console.print(f"weights       {result['weights_sha256'][:32]}…")
@@ -187,7 +187,7 @@ def print_compare(comparison: "ComparisonResult", console: "PlainConsole") -> No
     from models.metrics.client_metrics import recorded_metric
 
     quantity, counts = recorded_metric(comparison), seeds_finished(comparison)
-    for fault in comparison["open_faults"]:
+    for fault in comparison.get("open_faults", ()):  # comparisons of earlier versions have none
         console.print(fault)
     titles, *rows = comparison_table(comparison, quantity, seconds=True, cost=console.width >= _WIDE)
     table = console.table(*titles)
@@ -201,7 +201,7 @@ def print_compare(comparison: "ComparisonResult", console: "PlainConsole") -> No
     for pair in comparison["paired"]:
         shared = f" (seed{'s' * (len(pair['seeds']) > 1)} {', '.join(map(str, pair['seeds']))})" if counts else ""
         console.print(f"  {pair['sentence']}{shared}")
-    for sentence in (*sentences_after(comparison), *notes_after_training(comparison["notes"])):
+    for sentence in (*sentences_after(comparison), *notes_after_training(comparison.get("notes", ()))):
         console.print(sentence)
     if comparison["tuning"]:
         console.print(f"settings, chosen on validation rows of seed {comparison['tuning'][0]['seed']}:")
@@ -214,7 +214,7 @@ def print_compare(comparison: "ComparisonResult", console: "PlainConsole") -> No
     console.print(f"figure        {comparison['figure']}")
     console.print(f"report        {comparison['report']}")
     console.print(f"experiment    {comparison['experiment']}")
-    registry = comparison["registry"]
+    registry = comparison.get("registry")
     if registry:
         for line in _registry_lines(comparison, registry):
             console.print(line)
@@ -230,7 +230,7 @@ def _next_command(comparison: "ComparisonResult") -> str:
     """Return what to type next: what makes a model the champion if `promote` would do it, else what finds a better one."""
     from flows.experiments.comparison.comparison_text import sentences_first
 
-    registry = comparison["registry"]
+    registry = comparison.get("registry")
     # nobody needs a first champion that may be no better than a constant answer, though `promote` would take it
     is_useful = not sentences_first(comparison)
     if registry and (
@@ -258,7 +258,7 @@ def _registry_lines(comparison: "ComparisonResult", registry: "RegisteredCandida
     candidates = registry["candidates"]
     if not candidates:
         return []
-    names = {each["version"]: each["run"] for each in candidates}
+    names = {each["version"]: each.get("run", each["method"]) for each in candidates}  # earlier versions named no run
     listed = ", ".join(f"{name} as version {version}" for version, name in names.items())
     lines = [f"registered    {registry['model']}: {listed}"]
     better = [each["version"] for each in candidates if each["better"]]
@@ -288,7 +288,7 @@ def _heading(comparison: "ComparisonResult", seeds: int, unequal: bool) -> str:
     """
     from flows.experiments.comparison.comparison_text import interval_heading
 
-    partitions = len(comparison["partitions"]) + 1
+    partitions = len(comparison.get("partitions", ())) + 1
     over = "the runs that each method finished" if unequal else f"{seeds} seeds"
     if unequal and partitions == 1:
         over = "the seeds that each method finished"

@@ -65,14 +65,14 @@ def _of_run(overrides: Sequence[str]) -> set[str]:
 
 
 def _continues(project: Project, experiment: Path, run: str) -> bool:
-    """Return whether this run is not finished, and was begun with the project's overrides."""
+    """Return whether this run is not finished, and was begun with the project's overrides, or by an earlier version."""
     files = (experiment, experiment.parent / run / "result.json")
     try:
         begun, result = (read_json(file) for file in files)
     except UserError:  # a damaged file: if it is of the newest, who opens the run gets the way out
         return False
     now = _of_run(project.overrides)
-    same = begun is None or _of_run(begun["overrides"]) == now
+    same = begun is None or "overrides" not in begun or _of_run(begun["overrides"]) == now
     return same and (result is None or result.get("mlflow_run_id") is None)
 
 

@@ -149,12 +149,13 @@ def scaling_of(params: Params, folder: RunFolder) -> Standardization:
 
 
 def _read_saved(folder: RunFolder) -> FittedStandardization | None:
-    content = read_json(folder.scaling, RESTORE_ADVICE, ("inputs", "targets", "bytes", "notes"))
+    content = read_json(folder.scaling, RESTORE_ADVICE, ("inputs", "targets", "bytes"))
     if content is None:
         return None
     try:
         up, down = map(int, content["bytes"])
-        return FittedStandardization(Standardization.from_json(content), up, down, tuple(content["notes"]))
+        notes = tuple(content.get("notes", ()))  # runs of earlier versions have none
+        return FittedStandardization(Standardization.from_json(content), up, down, notes)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder.scaling} is damaged ({error!r}). {RESTORE_ADVICE}.") from None
 

@@ -133,7 +133,7 @@ def merge_notes(results: Iterable[RunResult]) -> list[ComparisonNote]:
     """Merge the notes of several runs: each note once, with the methods that it applies to."""
     merged: dict[tuple[str, str], ComparisonNote] = {}
     for result in results:
-        for note in result["notes"]:
+        for note in result.get("notes", ()):  # runs of earlier versions have none
             of_methods = merged.setdefault((note["about"], note["sentence"]), {**note, "methods": []})["methods"]
             if result["method"] not in of_methods:
                 of_methods.append(result["method"])

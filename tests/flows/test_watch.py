@@ -120,6 +120,7 @@ def test_the_text_says_what_differs_and_by_how_much_and_not_a_grade() -> None:
         "apart: labels follow from the inputs by another rule"
     )
     assert shifted(None, "negligible") == []
+    assert shift_text([{"client": "north", "kinds": {"feature": "moderate"}}]) == "north: feature"
 
 
 def test_a_silo_that_did_not_change_did_not_shift() -> None:

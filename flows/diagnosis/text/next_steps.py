@@ -71,7 +71,12 @@ def _steps(report: DiagnosisFacts, explained: set[str]) -> list[str]:
 
 
 def unit_steps(report: DiagnosisFacts) -> dict[str, str]:
-    """Map each feature that seems to have another unit at some silos to what to do about it."""
+    """Map each feature that seems to have another unit at some silos to what to do about it.
+
+    Empty for a report of an earlier version, which does not say what the steps follow from.
+    """
+    if "data_faults" not in report and "against" not in report:
+        return {}
     faults: list[DataFault] = [] if "against" in report else report["data_faults"]
     plain: dict[str, str] = {}
     for fault in faults:

@@ -93,7 +93,8 @@ def _pooled_gain(difference: Difference, quantity: TaskMetrics) -> str:
 
 def _losses_by(advised: str, comparison: ComparisonConclusions, quantity: TaskMetrics) -> list[str]:
     """Say how many silos lose by the advised method against training alone; empty if that was not compared."""
-    gains = comparison["gains"]["methods"].get(advised)
+    over_alone = comparison.get("gains")
+    gains = over_alone["methods"].get(advised) if over_alone else None
     if not gains or not gains["compared"]:
         return []
     losers = losers_text(gains["worse"], gains["certain_worse"], gains["compared"], "silo")
@@ -267,7 +268,7 @@ def _aligned_features(settings: Sequence[str]) -> list[str]:
 
 def _greatest_losses(gains: MethodGains, quantity: TaskMetrics) -> str:
     """Name the silos that lose most on average, as the end of a sentence; empty if none loses, or some do certainly."""
-    differences = {silo: record["difference"] for silo, record in gains["clients"].items()}
+    differences = {silo: record["difference"] for silo, record in gains.get("clients", {}).items()}
     by_silo = {silo: quantity.gain(mean) for silo, mean in differences.items() if mean is not None}
     count = 0 if gains["certain_worse"] else gains["worse"]
     names = sorted(by_silo, key=lambda silo: by_silo[silo])[: min(count, _NAMED)]

@@ -45,7 +45,7 @@ def choose(quantity: TaskMetrics, choice: str, proof: Proof, comparison: Compari
     """Choose the method, and the silos without which FedAvg is better; arguments as of `decide`."""
     rows = {str(row["method"]): row for row in comparison["table"]}
     diverged = [method for method, row in rows.items() if row.get(quantity.headline) is None]
-    compared = [pair["matters"] for pair in comparison["paired"]]
+    compared = [pair["matters"] for pair in comparison.get("paired", ())]
     matters = compared[0] if compared else quantity.least_that_matters(None)
     differences, finite = finite_differences(proof.differences), {*rows}.difference(diverged)
     proved = advised_method(choice, differences, quantity, finite, diverged, matters)

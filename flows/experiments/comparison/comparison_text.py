@@ -40,14 +40,15 @@ def comparison_table(
 
     The columns of seconds, and of bytes to a target, can be left out.
 
-    If methods finished with different numbers of seeds, the last column has these numbers.
+    If methods finished with different numbers of seeds, the last column has these numbers. Comparisons of earlier versions
+    have no baseline.
     """
-    counts, baseline = seeds_finished(comparison), comparison["baseline"]
+    counts, baseline = seeds_finished(comparison), comparison.get("baseline")
     rows = {
         str(row["method"]): [str(row["model"]), *(_cell(row, name, quantity) for name in quantity.columns)]
         for row in comparison["table"]
     }
-    costs = comparison["cost"] if cost else {}
+    costs = (comparison.get("cost") or {}) if cost else {}
     for method, cells in rows.items():
         cells += [bytes_text(costs[method]["bytes"] if method in costs else None)] if costs else []
     took = {str(row["method"]): f"{row['seconds']:.1f}" for row in comparison["table"]}
@@ -58,7 +59,7 @@ def comparison_table(
         lines.append([baseline["name"], "constant", *baseline_scores(baseline, quantity), *no_cost, "-"])
     bytes_title = [f"bytes to {target_text(costs, quantity)}"] if costs else []
     titles, finished = ["method", "model tested", *quantity.columns.values(), *bytes_title, "seconds"], "seeds"
-    if comparison["partitions"]:
+    if comparison.get("partitions"):
         finished = "runs"
     # seconds are the last cell so far, so cutting it leaves them out; counts are appended afterwards
     table = [titles, *lines] if seconds else [line[:-1] for line in (titles, *lines)]
@@ -103,7 +104,7 @@ def seeds_finished(comparison: ComparisonResult) -> dict[str, str]:
 
 def runs_of(comparison: ComparisonResult) -> list[RunResult]:
     """Return the finished runs on all partitions, those on data/ first."""
-    return [*comparison["runs"], *(run for drawn in comparison["partitions"] for run in drawn["runs"])]
+    return [*comparison["runs"], *(run for drawn in comparison.get("partitions", ()) for run in drawn["runs"])]
 
 
 def not_complete(comparison: ComparisonResult) -> str:
@@ -118,18 +119,24 @@ def not_complete(comparison: ComparisonResult) -> str:
 
 
 def sentences_first(comparison: ComparisonConclusions) -> list[str]:
-    """Return what must be known before any difference: that no method is better than a constant answer, if so."""
-    baseline = comparison["baseline"]
+    """Return what must be known before any difference: that no method is better than a constant answer, if so.
+
+    Comparisons of earlier versions have no baseline.
+    """
+    baseline = comparison.get("baseline")
     return [baseline["sentence"]] if baseline and baseline["sentence"] else []
 
 
 def sentences_after(comparison: ComparisonResult) -> list[str]:
-    """Return which clients lose, and what restricts the differences: a winner withheld, or missing runs."""
-    gains, missing, withheld = comparison["gains"], not_complete(comparison), withheld_sentence(comparison)
+    """Return which clients lose, and what restricts the differences: a winner withheld, or missing runs.
+
+    Comparisons of earlier versions have no gains.
+    """
+    gains, missing, withheld = comparison.get("gains"), not_complete(comparison), withheld_sentence(comparison)
     retry = [f"The comparison is {missing}; run the same command with --resume to try them again."] if missing else []
     return [
-        *gains["sentences"],
-        *filter(None, [gains.get("why_not"), withheld]),
+        *(gains.get("sentences", ()) if gains else ()),
+        *filter(None, [gains.get("why_not") if gains else None, withheld]),
         *unreached(comparison),
         *retry,
     ]
@@ -137,9 +144,9 @@ def sentences_after(comparison: ComparisonResult) -> list[str]:
 
 def withheld_sentence(comparison: ComparisonResult) -> str:
     """Return which requirements of --publish or of intervals over silos are missing; empty if a winner may be named."""
-    lacking = [f"--publish needs {', '.join(each)}" for each in [comparison["not_published_for"]] if each]
-    over = comparison["over"]
-    if has_too_few_silos(over):
+    lacking = [f"--publish needs {', '.join(each)}" for each in [comparison.get("not_published_for")] if each]
+    over = comparison.get("over")
+    if over and has_too_few_silos(over):
         lacking.append(f"intervals over silos need {LEAST_SILOS} silos, and {over['silos']} can be scored")
     return f"No winner is named, since {' and '.join(lacking)}." if lacking else ""
 
@@ -151,7 +158,7 @@ def has_too_few_silos(over: Draws) -> bool:
 
 def interval_heading(comparison: ComparisonResult) -> str:
     """Return `95 % intervals over seeds and rows, corrected for 3 methods (Holm)`: what the sentences' intervals are."""
-    over, paired, drawn = comparison["over"], comparison["paired"], "rows"
+    over, paired, drawn = comparison.get("over"), comparison["paired"], "rows"
     if over and over["draws"] == "silos":
         drawn = f"{over['silos']} silos"
     elif over and over["draws"] == "partitions":
@@ -192,7 +199,7 @@ def answer_sentence(comparison: ComparisonResult) -> str | None:
         for pair in paired
         if pair["better"] == pair["method"] and pair["difference"] is not None
     }
-    over = comparison["over"]
+    over = comparison.get("over")
     where = _DRAWN_FROM[over["draws"] if over else "rows"]
     if all(len(pair["seeds"]) == 1 for pair in paired):
         where += " with this seed"
@@ -410,8 +417,8 @@ def cost_sentences(costs: Mapping[str, CostToTarget], quantity: TaskMetrics) -> 
 
 
 def unreached(comparison: ComparisonResult) -> list[str]:
-    """Return a sentence if no method reached the target."""
-    costs = list(comparison["cost"].values())
+    """Return a sentence if no method reached the target. Comparisons of earlier versions have no target."""
+    costs = list((comparison.get("cost") or {}).values())
     if not costs or any(cost["rounds"] is not None for cost in costs):
         return []
     return [f"No method reached {_value(costs[0], recorded_metric(comparison))} within its rounds."]

@@ -110,7 +110,7 @@ def note_of(project: Project, comparison: ComparisonResult) -> str:
     """Return the note as Markdown; MLflow shows only its first line while the note is folded."""
     titles, *rows = comparison_table(comparison, project.quantity)
     missing = not_complete(comparison)
-    faults = comparison["open_faults"]
+    faults = comparison.get("open_faults", ())
     verdicts = " ".join([*faults, *sentences_first(comparison), headline(comparison["paired"])])
     return "\n".join(
         [

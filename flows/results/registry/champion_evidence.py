@@ -34,7 +34,7 @@ def quote(comparison: ComparisonResult, method: str | None) -> QuotedComparison:
     sentences = [*sentences_first(comparison), *(pair["sentence"] for pair in about)]
     return {
         "experiment": comparison["experiment"],
-        "open_faults": comparison["open_faults"],
+        "open_faults": list(comparison.get("open_faults", ())),
         "sentences": sentences[:_QUOTED],
         "omitted": max(len(sentences) - _QUOTED, 0),
     }
@@ -43,7 +43,8 @@ def quote(comparison: ComparisonResult, method: str | None) -> QuotedComparison:
 def proved_better(comparison: ComparisonResult, method: str | None) -> list[str]:
     """Return the sentences that prove something better than this method, and that a first champion may not ignore.
 
-    These are training alone, the constant answer, and another registered candidate.
+    These are training alone, the constant answer, and another registered candidate. Comparisons of earlier versions have
+    no baseline and no gains.
     """
     return list(
         dict.fromkeys([*_alone(comparison, method), *_constant(comparison, method), *_other(comparison, method)])
@@ -73,7 +74,7 @@ def way_out(comparison: ComparisonResult, method: str | None, may_be: Callable[[
 
 
 def _candidates(comparison: ComparisonResult) -> list[Candidate]:
-    registry = comparison["registry"]
+    registry = comparison.get("registry")
     return registry["candidates"] if registry else []
 
 
@@ -83,7 +84,7 @@ def _alone(comparison: ComparisonResult, method: str | None) -> Iterator[str]:
     if paired:
         yield from (pair["sentence"] for pair in paired if pair["better"] == ALONE)
         return
-    gains = comparison["gains"]
+    gains = comparison.get("gains")
     gain = gains["methods"].get(method) if gains and method else None
     matters = max((pair.get("matters", 0.0) for pair in comparison["paired"]), default=0.0)
     mean = gain["mean"] if gain and gain["distinguishable"] else None
@@ -93,7 +94,7 @@ def _alone(comparison: ComparisonResult, method: str | None) -> Iterator[str]:
 
 def _constant(comparison: ComparisonResult, method: str | None) -> Iterator[str]:
     """Yield the sentence that the constant answer is better."""
-    baseline = comparison["baseline"]
+    baseline = comparison.get("baseline")
     for record in baseline["paired"] if baseline else ():
         if record["method"] == method and record["better"] not in (None, method):
             yield record["sentence"]

@@ -419,8 +419,8 @@ def _apply(project: Project, registry: Registry, journal: _Journal) -> None:
     registry.log_decision(decision["run_id"], decision)
     registry.set_aliases(journal["aliases"])
     append_decision(project.root, decision)
-    event = journal["event"]
-    if event is not None:
+    event = journal.get("event")
+    if event is not None:  # earlier versions wrote none
         promotion_history.queue(project.root, event)
     (project.root / JOURNAL).unlink()
 

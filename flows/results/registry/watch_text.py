@@ -11,7 +11,11 @@ NAMED = 5
 
 def shift_text(shifted: Sequence[ShiftedSilo]) -> str:
     """Return the silos with what differs in words, as in `north: age is higher by 12 (1.1 standard deviations)`."""
-    return some([f"{silo['client']}: {silo['words']}" for silo in shifted], NAMED, "; ")
+    return some([f"{silo['client']}: {_words(silo)}" for silo in shifted], NAMED, "; ")
+
+
+def _words(silo: ShiftedSilo) -> str:
+    return str(silo.get("words") or ", ".join(silo["kinds"]))  # decisions of earlier versions have no words
 
 
 def no_shift_text(grade: str, weaker: Sequence[ShiftedSilo], unchecked: Mapping[str, str]) -> str:

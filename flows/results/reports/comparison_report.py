@@ -86,7 +86,7 @@ def comparison_sections(
     by_round, by_client, differences = comparison_panels(comparison, curves, quantity)
     title, *rows = comparison_table(comparison, quantity, seconds=True)
     seeds = max((int(metric_value(row, "seeds") or 0) for row in comparison["table"]), default=0)
-    runs = "runs on all partitions" if comparison["partitions"] else "seeds"
+    runs = "runs on all partitions" if comparison.get("partitions") else "seeds"
     spread = f"mean ± standard deviation over {seeds} {runs}" if seeds > 1 else "one seed"
     last = [f"{row['method']} {quantity.number(metric_value(row, quantity.headline))}" for row in comparison["table"]]
     paired = [pair["sentence"] for pair in comparison["paired"]]
@@ -98,7 +98,7 @@ def comparison_sections(
             "What came out",
             [
                 *([f"{missing[:1].upper()}{missing[1:]}."] if missing else []),
-                *comparison["open_faults"],
+                *comparison.get("open_faults", ()),
                 *sentences_first(comparison),
                 headline(comparison["paired"]),
                 *paired,
@@ -195,7 +195,7 @@ def _overhead(
     ]
     titles = ["method", "sent to the server", "sent to silos", "seconds"]
     tables = [Table("What a run sends, all silos together, and how long it takes: means over seeds", titles, rows)]
-    costs, figures = comparison["cost"], list[Figure]()
+    costs, figures = comparison.get("cost") or {}, list[Figure]()
     if costs:
         titles, *rows = cost_table(costs)
         tables.append(Table("Cost until the target is reached", titles, rows))

@@ -171,7 +171,7 @@ def _is_active_by_tag(root: Path) -> Mapping[str, Callable[[], bool]]:
     runs: dict[str, Callable[[], bool]] = {}
     for path in (root / "runs").glob("*/experiment.json"):
         about, name = read_json(path) or {}, path.parent.name
-        kind, tag = about.get("kind"), str(about.get("tag"))
+        kind, tag = about.get("kind"), str(about.get("tag", name))  # earlier versions wrote no tag
         if kind == "diagnose":
             runs[tag] = partial(_is_active, root, kind)
         elif kind in ("compare", "advise"):

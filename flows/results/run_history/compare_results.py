@@ -46,7 +46,7 @@ def compare_results(project: Project, first: str, second: str) -> TwoComparisons
     rows = [{str(row["method"]): row for row in side["table"]} for side in sides]
     methods = [method for method in rows[0] if method in rows[1]]
     runs = {method: [_runs_by_seed(project, side, method) for side in sides] for method in methods}
-    reason, has_partitions = _why_not_paired(project, sides), bool(sides[0]["partitions"])
+    reason, has_partitions = _why_not_paired(project, sides), bool(sides[0].get("partitions"))
     return {
         "first": names[0],
         "second": names[1],
@@ -71,7 +71,7 @@ def _comparison(project: Project, name: str) -> ComparisonResult:
 
 def _require_same_partitions(sides: list[ComparisonResult]) -> None:
     """Raise a UserError if the tables are means over different partitions; versions before partitions name none."""
-    seeds = [[partition["data_seed"] for partition in side["partitions"]] for side in sides]
+    seeds = [[partition["data_seed"] for partition in side.get("partitions", ())] for side in sides]
     if seeds[0] == seeds[1]:
         return
     texts = [

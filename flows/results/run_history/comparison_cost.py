@@ -89,12 +89,14 @@ def cost_of_result(project: Project, name: str | None, other: str | None, target
         raise UserError(f"results --cost: got {name}, a run, expected a comparison. Name a comparison.")
     comparison = found[0]
     quantity = recorded_metric(comparison)
-    costs = comparison["cost"]
-    if target is not None:  # runs may have been cleaned away, so their curves are read only where they must be
-        runs, drawn = comparison["runs"], bool(comparison["partitions"])
-        table = table_on_data(comparison["table"], runs, drawn, quantity)
-        curves = read_cost_curves(project, runs, quantity)
-        costs = costs_of(table, comparison["baseline"], curves, quantity, target)
+    costs = comparison.get("cost") if target is None else None
+    if costs is None:  # another target, or a comparison of an earlier version
+        runs, drawn = comparison["runs"], bool(comparison.get("partitions"))
+        table, curves = (
+            table_on_data(comparison["table"], runs, drawn, quantity),
+            read_cost_curves(project, runs, quantity),
+        )
+        costs = costs_of(table, comparison.get("baseline"), curves, quantity, target)
     return {
         "experiment": comparison["experiment"],
         "task": quantity.task,

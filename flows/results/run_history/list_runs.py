@@ -205,11 +205,14 @@ def _load_run(project: Project, name: str) -> RunResult:
 
 def _resume_command(about: ExperimentRecord, name: str) -> str:
     """Return the command that finishes the set, with its original arguments."""
-    settings = [f"--set={shlex.quote(override)}" for override in about["overrides"]]
+    settings = [f"--set={shlex.quote(override)}" for override in about.get("overrides", ())]
     if about["kind"] == "run":
         return " ".join([f"siloflow run {about['methods'][0]} --seed {about['seeds'][0]}", *settings, "--resume"])
     if about["kind"] == "advise":
         minutes = ["--minutes", f"{about['minutes']:g}"]
         return " ".join(["siloflow advise", *about["methods"], *minutes, *settings, "--resume --name", name])
     arguments = [*about["methods"], "--seeds", ",".join(map(str, about["seeds"])), "--reference", about["reference"]]
+    if "overrides" not in about:  # of an earlier version
+        arguments += ["--set", f"comparison.tune={about['tune']}"] if about.get("tune") else []
+        arguments += ["--partitions", str(about["partitions"])] if about.get("partitions", 1) > 1 else []
     return " ".join(["siloflow compare", *arguments, *settings, "--resume --name", name])

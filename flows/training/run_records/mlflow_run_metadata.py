@@ -74,7 +74,7 @@ def comparison_spec(project: Project, info: ExperimentRecord) -> RunSpec:
         uri=project.store.tracking,
         experiment=project.store.mlflow_experiment,
         name=info["name"],
-        tag=info["tag"],
+        tag=info.get("tag", info["name"]),  # earlier versions wrote no tag
         tags={
             "kind": COMPARISON,
             "data_version": info.get("data_version") or project.silos.version,

@@ -77,8 +77,8 @@ class ShiftedSilo(TypedDict):
     features: list[str]
     rows: Literal["all", "new"]
     """Whether whole versions differ, or the new rows from the earlier ones."""
-    words: str
-    """How it shifted."""
+    words: NotRequired[str]
+    """How it shifted; decisions of earlier versions lack it."""
     new_rows: int | None
     """The number of new rows, if these shifted."""
 
@@ -101,8 +101,8 @@ class SilosSeen(TypedDict):
     changed: dict[str, str]
     """How each silo changed: added, removed or changed."""
     shifted: list[ShiftedSilo]
-    unchecked: dict[str, str]
-    """Why a silo was not checked, or only in part."""
+    unchecked: NotRequired[dict[str, str]]
+    """Why a silo was not checked, or only in part; decisions of earlier versions lack it."""
     unseen: list[str]
     """Sentences on the least shift that would have been noticed."""
     diagnosis: str | None

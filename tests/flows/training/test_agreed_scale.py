@@ -163,7 +163,7 @@ def saved(folder: Path):
         write_json(places[-1] / "experiment.json", {"kind": kind, "name": name, "about": ""})
         params = project.params.model_dump(mode="json")
         write_json(run / "run.json", {"data_version": project.silos.version, "params": params})
-        write_json(run / "scaling.json", {**NO_STANDARDIZATION.as_json(), "bytes": [number, number], "notes": []})
+        write_json(run / "scaling.json", {**NO_STANDARDIZATION.as_json(), "bytes": [number, number]})
         os.utime(run / "scaling.json", (time, time))
 
     yield save

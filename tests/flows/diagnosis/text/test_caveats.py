@@ -361,6 +361,20 @@ def test_persons_at_one_silo_leave_the_steps_of_others(a_report, a_pair, a_line)
     assert next_steps(report | of_c) == [name_persons]
 
 
+def test_a_report_of_an_earlier_version_leads_to_no_unit_steps(a_report, a_pair, a_line):
+    new = ("input_features", "data_faults", "persons", "ranking_of_inputs")
+
+    def stripped(part):
+        if isinstance(part, dict):
+            return {key: stripped(value) for key, value in part.items() if key not in new}
+        return [stripped(value) for value in part] if isinstance(part, list) else part
+
+    line = a_line((0, 1), 1, {"features": ["crp"], "changes": {"feature": [UNIT]}}, feature=1)
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [line], ranking=["crp"])
+    assert unit_steps(report)
+    assert unit_steps(stripped(report)) == {}
+
+
 CODES = {
     "what": "values",
     "why": "far from all others, or a code",

@@ -27,9 +27,6 @@ from silos import strict_yaml
 from silos.errors import UserError
 from tasks.tracking.json_io import read_json, write_json
 
-CONCLUDED = {"baseline": None, "paired": [], "gains": {"methods": {}}}
-"""What a comparison concludes at least."""
-
 ACCURACY, ERROR = TASK_METRICS["classification"], TASK_METRICS["regression"]
 UP, DOWN, EVEN = Difference(0.04, 0.02, 0.06), Difference(-0.04, -0.06, -0.02), Difference(0.01, -0.02, 0.04)
 NEAR = Difference(0.003, -0.02, 0.026)  # within the tolerance
@@ -123,7 +120,7 @@ def test_silos_that_lose_without_certainty_are_named(losses, said):
     clients = {f"c0{i}": {"difference": 0.05} for i in range(8)} | {"c08": {"difference": None}}
     gains = {"mean": 0.04, "distinguishable": True, "worse": len(losses), "certain_worse": [], "compared": 9}
     gains["clients"] = clients | {silo: {"difference": loss} for silo, loss in losses.items()}
-    comparison = {**CONCLUDED, "table": [], "gains": {"methods": {"ditto": gains}}}
+    comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
     found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
     assert f"With ditto, {said}" in decide(ACCURACY, "ditto", {}, Proof(found), comparison)["lines"]
 
@@ -133,7 +130,7 @@ def test_the_advice_says_who_loses_and_doubts_as_the_proof_does(over_alone, doub
     gains = {"mean": 0.04, "distinguishable": True, "worse": 2, "certain_worse": ["c07"], "compared": 9}
     gains["clients"] = {"c07": {"difference": -0.02}, "c08": {"difference": -0.01}}
     found = {("ditto", SHARED): UP, ("ditto", ALONE): over_alone, (SHARED, ALONE): UP}
-    comparison = {**CONCLUDED, "table": [], "gains": {"methods": {"ditto": gains}}}
+    comparison = {"table": [], "gains": {"methods": {"ditto": gains}}}
     advice = decide(ACCURACY, "ditto", {}, Proof(found), comparison)
     assert advice["advised"] == "ditto"
     assert "With ditto, 2 of 9 silos lose, c07 certainly, against training alone." in advice["lines"]
@@ -144,7 +141,7 @@ def test_the_advice_says_who_loses_and_doubts_as_the_proof_does(over_alone, doub
 def test_a_method_that_was_not_proved_is_not_advised():
     """As where FedAvg or training alone diverged in the race, or where a seed of each failed in the proof."""
     assert advised_method("ditto", {}, ACCURACY) == "ditto"
-    lines = decide(ACCURACY, "ditto", {}, Proof({}), {**CONCLUDED, "table": []})["lines"]
+    lines = decide(ACCURACY, "ditto", {}, Proof({}), {"table": []})["lines"]
     assert lines[:2] == [
         "Use ditto.",
         "It did best on validation rows of the race; test rows do not say whether it is better than others.",
@@ -158,7 +155,7 @@ def test_alignment_comes_first_in_the_advice():
         SHARED: ("training.optimiser.learning_rate=0.1", 'clients.align={kind: standardise, features: ["crp", "age"]}')
     }
     found = {(SHARED, ALONE): UP}
-    advice = decide(ACCURACY, SHARED, settings, Proof(found), {**CONCLUDED, "table": []})
+    advice = decide(ACCURACY, SHARED, settings, Proof(found), {"table": []})
     assert advice["lines"][0] == (
         "Align first: let each silo standardise crp and age by its own rows. Then FedAvg is enough (learning_rate 0.1)."
     )
@@ -170,8 +167,8 @@ def test_alignment_comes_first_in_the_advice():
 @pytest.mark.parametrize(("over", "excluded"), [(UP, True), (EVEN, False), (DOWN, False)])
 def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_what_is_advised(over, excluded):
     proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07", "c08"], {ALONE: over, SHARED: UP}))
-    gains = {"worse": 1, "certain_worse": [], "compared": 9, "clients": {}}
-    comparison = {**CONCLUDED, "table": [], "gains": {"methods": {SHARED: gains, ALONE: gains}}}
+    gains = {"worse": 1, "certain_worse": [], "compared": 9}
+    comparison = {"table": [], "gains": {"methods": {SHARED: gains, ALONE: gains}}}
     costs = dict.fromkeys((SHARED, ALONE), Cost(1.0, 1.0, 1.0, False))
     rate = {SHARED: ("training.optimiser.learning_rate=0.1",), ALONE: ("training.optimiser.learning_rate=0.3",)}
     advice = decide(ACCURACY, SHARED, rate, proof, comparison, {"c01": 5}, costs)
@@ -197,7 +194,7 @@ def test_silos_are_excluded_only_if_fedavg_without_them_is_proved_better_than_wh
 
 def test_no_silo_is_excluded_for_a_gain_smaller_than_what_matters():
     proof = Proof({(SHARED, ALONE): DOWN}, Exclusion(["c07"], {ALONE: SMALL}))
-    advice = decide(ACCURACY, SHARED, {}, proof, {**CONCLUDED, "table": []})
+    advice = decide(ACCURACY, SHARED, {}, proof, {"table": []})
     assert (advice["advised"], advice["train_alone"]) == (ALONE, [])
     small = "is certain, but smaller than what matters (0.5 points): "
     assert any(
@@ -207,7 +204,7 @@ def test_no_silo_is_excluded_for_a_gain_smaller_than_what_matters():
 
 def test_a_certain_gain_that_is_smaller_than_what_matters_is_no_doubt():
     found = {("ditto", SHARED): SMALL, ("ditto", ALONE): UP, (SHARED, ALONE): SMALL}
-    advice = decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": []})
+    advice = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})
     assert advice["advised"] == SHARED
     assert advice["lines"][1].endswith(
         "that it is better than training alone, which is simpler, is certain, but by less than what matters (0.5 points)."
@@ -217,21 +214,21 @@ def test_a_certain_gain_that_is_smaller_than_what_matters_is_no_doubt():
 def test_a_difference_of_just_what_matters_is_said_to_be_better():
     least = Difference(0.005, 0.001, 0.009)
     found = {("ditto", SHARED): least, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
-    lines = decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": []})["lines"]
+    lines = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})["lines"]
     assert lines[1] == "ditto is better than FedAvg: +0.5 points, +0.1 to +0.9."
 
 
 def test_what_matters_is_what_the_comparison_of_the_proof_says():
     found = Proof({("ditto", SHARED): Difference(0.02, 0.01, 0.03), ("ditto", ALONE): UP, (SHARED, ALONE): UP})
     for matters, advised in ((0.02, "ditto"), (0.021, SHARED)):
-        comparison = {**CONCLUDED, "table": [], "paired": [{"matters": matters}]}
+        comparison = {"table": [], "paired": [{"matters": matters}]}
         assert decide(ACCURACY, "ditto", {}, found, comparison)["advised"] == advised
 
 
 def test_a_method_with_the_mean_of_the_best_did_best():
     equal = Difference(0.0, -0.02, 0.02)
     found = {("ditto", SHARED): equal, ("ditto", ALONE): EVEN, (SHARED, ALONE): EVEN}
-    advice = decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": []})
+    advice = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})
     assert (advice["advised"], advice["lines"][1]) == (SHARED, f"It did best on average; {NOT_PROVED}")
 
 
@@ -251,11 +248,9 @@ def test_the_line_of_a_rung_names_its_leader_and_how_many_train_on(quantity, sco
 
 def test_an_error_that_falls_is_no_gain_below_zero():
     found = {(POOLED, ALONE): DOWN, (SHARED, ALONE): UP}
-    pooled = decide(ERROR, SHARED, {}, Proof(found), {**CONCLUDED, "table": []})["lines"]
+    pooled = decide(ERROR, SHARED, {}, Proof(found), {"table": []})["lines"]
     assert any(line.startswith("Training on pooled rows would be better (−0.0400 in rmse,") for line in pooled)
-    without = decide(ERROR, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {**CONCLUDED, "table": []})[
-        "lines"
-    ]
+    without = decide(ERROR, SHARED, {}, Proof(found, Exclusion(["c07"], {ALONE: DOWN})), {"table": []})["lines"]
     assert "over all silos this is better than training alone of all (−0.0400 in rmse," in without[0]
 
 
@@ -311,11 +306,11 @@ def test_trees_race_with_options_of_their_own_and_pooled_trees_are_a_bound(proje
 def test_the_advice_says_what_a_new_silo_has(row, said):
     found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
     table = [{"method": "ditto", "accuracy/mean": 0.8, **row}, {"method": SHARED, "accuracy/mean": 0.7}]
-    assert decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": table})["lines"][-1].startswith(said)
+    assert decide(ACCURACY, "ditto", {}, Proof(found), {"table": table})["lines"][-1].startswith(said)
 
 
 def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
-    comparison = {**CONCLUDED, "table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
+    comparison = {"table": [], "baseline": {"sentence": "No method is better than always predicting 0."}}
     advice = decide(ACCURACY, ALONE, {}, Proof({(SHARED, ALONE): NEAR}), comparison)
     assert advice["lines"][0] == comparison["baseline"]["sentence"]
     assert advice["lines"][1] == "So no model is of use yet. Of these, the advice would be:"
@@ -345,7 +340,7 @@ def test_that_nothing_is_better_than_a_constant_is_said_before_the_advice():
 )
 def test_best_on_average_is_only_the_method_with_the_greatest_mean(over_shared, over_alone, shared_over_alone, line):
     found = Proof(differences("ditto", over_shared, over_alone, shared_over_alone))
-    advice = decide(ACCURACY, "ditto", {}, found, {**CONCLUDED, "table": []})
+    advice = decide(ACCURACY, "ditto", {}, found, {"table": []})
     assert advice["lines"][1] == line
 
 
@@ -433,7 +428,7 @@ def test_apply_writes_the_advised_method_beside_the_references_and_its_settings(
 
 def test_a_difference_names_the_better_method_first():
     found = {("ditto", SHARED): DOWN, ("ditto", ALONE): EVEN, (SHARED, ALONE): DOWN}
-    lines = decide(ACCURACY, "ditto", {}, Proof(found), {**CONCLUDED, "table": []})["lines"]
+    lines = decide(ACCURACY, "ditto", {}, Proof(found), {"table": []})["lines"]
     assert lines[2:6] == [
         "FedAvg is better than ditto: +4.0 points, +2.0 to +6.0.",
         "Whether ditto is better than training alone is not certain: +1.0 points, −2.0 to +4.0.",
@@ -441,7 +436,7 @@ def test_a_difference_names_the_better_method_first():
         "A point is a hundredth of accuracy. All ranges together hold the true differences with 95 % confidence; where "
         "results differ much from seed to seed, they are too narrow.",
     ]
-    assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {**CONCLUDED, "table": []})["lines"][1:2] == [
+    assert decide(ERROR, SHARED, {}, Proof({(SHARED, ALONE): UP}), {"table": []})["lines"][1:2] == [
         "Training alone is better than FedAvg: −0.0400 in rmse, −0.0600 to −0.0200.",
     ]
 
@@ -451,7 +446,7 @@ def test_the_advice_says_what_a_run_costs_beside_fedavg():
     found = {("ditto", SHARED): UP, ("ditto", ALONE): UP, (SHARED, ALONE): UP}
 
     def line(choice, proved, **costs):
-        advice = decide(ACCURACY, choice, {}, Proof(proved), {**CONCLUDED, "table": []}, None, costs)
+        advice = decide(ACCURACY, choice, {}, Proof(proved), {"table": []}, None, costs)
         assert advice["costs"] == {method: cost._asdict() for method, cost in costs.items()}
         return [line for line in advice["lines"] if line.startswith("Costs")]
 
@@ -489,7 +484,7 @@ def test_a_method_whose_predictions_are_not_finite_is_not_advised(
 ):
     found = differences(choice, over_shared, over_alone, shared_over_alone)
     assert advised_method(choice, found, ACCURACY, matters=0.005) == expected
-    lines = decide(ACCURACY, choice, {}, Proof(found), {**CONCLUDED, "table": []})["lines"]
+    lines = decide(ACCURACY, choice, {}, Proof(found), {"table": []})["lines"]
     unknown = [line for line in lines if line.endswith("is not known: predictions of one of them are not finite.")]
     assert len(unknown) == sum(one is DIVERGED for one in found.values())
     assert "nan" not in " ".join(lines)
@@ -509,7 +504,7 @@ def test_a_method_whose_predictions_are_not_finite_is_not_advised(
 def test_where_no_difference_is_known_a_method_that_did_not_diverge_is_advised(choice, diverged, expected):
     pairs = {pair: DIVERGED for pair in proved_pairs(choice, [choice, SHARED, ALONE]) if {*pair} & {*diverged}}
     table = [{"method": m, "accuracy/mean": None if m in diverged else 0.8} for m in {choice, SHARED, ALONE}]
-    advice = decide(ACCURACY, choice, {}, Proof(pairs), {**CONCLUDED, "table": table})
+    advice = decide(ACCURACY, choice, {}, Proof(pairs), {"table": table})
     assert advice["advised"] == expected
     assert all(line.endswith("are not finite.") for line in advice["lines"] if line.startswith("Whether"))
     assert "one of them" not in " ".join(advice["lines"])
@@ -518,7 +513,7 @@ def test_where_no_difference_is_known_a_method_that_did_not_diverge_is_advised(c
 def test_advice_is_not_kept_if_a_run_of_its_proof_failed(tmp_path):
     run = {"method": "fedavg", "seed": 1, "error": "the loss is no number", "folder": "runs/x"}
     with pytest.raises(IncompleteError):
-        keep_advice(tmp_path, {"comparison": {"failed": [run], "runs": [], "partitions": []}})
+        keep_advice(tmp_path, {"comparison": {"failed": [run], "runs": []}})
     assert not (tmp_path / ADVICE).exists()
     keep_advice(tmp_path, {"comparison": {"failed": []}})
     assert (tmp_path / ADVICE).exists()

@@ -23,7 +23,6 @@ def gain(mean: float, distinguishable: bool) -> dict[str, Any]:
 
 RECORD = {
     "experiment": "first",
-    "open_faults": [],
     "paired": [
         pair("local_only", None),
         pair("ifca", "ifca"),
@@ -83,10 +82,16 @@ def test_the_way_out_where_training_alone_or_a_personal_model_is_better_is_to_lo
     assert way_out(record, "fedavg", lambda _: True) == typed.format("local_only")
 
 
+def test_a_comparison_of_an_earlier_version_speaks_by_its_pairs_alone() -> None:
+    record = {"experiment": "first", "paired": [pair("local_only", "local_only")]}
+    assert proved_better(record, "fedavg") == ["local_only − fedavg: local_only"]
+    assert proved_better(record, "local_only") == []
+
+
 @pytest.mark.parametrize(("matters", "said"), [(0.2, ["gains -0.2"]), (0.21, [])])
 def test_a_loss_against_training_alone_speaks_against_a_model_if_it_matters(matters: float, said: list[str]) -> None:
     pairs = [{**pair("cfl", None), "matters": matters}]
-    assert proved_better({**RECORD, "paired": pairs, "baseline": None}, "cfl") == said
+    assert proved_better({"paired": pairs, "gains": RECORD["gains"]}, "cfl") == said
 
 
 def test_faults_that_were_open_are_quoted() -> None:

@@ -97,10 +97,6 @@ def comparison(clients: int, quantity: Any = ACCURACY, evil: str = EVIL) -> tupl
         "table": table,
         "runs": runs,
         "failed": [],
-        "partitions": [],
-        "open_faults": [],
-        "not_published_for": [],
-        "over": {"draws": "rows"},
         "tuning": [],
         "notes": [],
         "baseline": {"name": f'always "{evil}"', "metrics": constant, "sentence": None},
@@ -234,7 +230,10 @@ def test_what_other_parts_wrote_stands_in_the_report_and_its_absence_is_no_error
         | {"metrics": {"fedavg": v, "pooled": None}}
         for c, v in (("c0001", 0.5), ("c0002", 0.9))
     ]
-    more = {"gains": {"against": "local_only", "level": 0.05, "sentences": [], "methods": {"fedavg": record}}, "clients": clients}
+    more = {
+        "gains": {"against": "local_only", "level": 0.05, "sentences": [], "methods": {"fedavg": record}},
+        "clients": clients,
+    }
     more["paired"] = [{**found["paired"][0], "sentence": "pooled is better after Holm"}]
     full = page_of(tmp_path, comparison_sections({**found, **more}, ACCURACY, curves, costs))
     for text in (

@@ -48,10 +48,7 @@ def test_a_target_of_the_user_replaces_that_of_the_comparison(tmp_path: Path) ->
     recorded = {"fedavg": {"target": 0.54, "of_best": 0.9, "rounds": 2, "bytes": 20.0, "seconds": 2.0}}
     content = {"experiment": "first", "task": "classification", "cost": recorded, "table": [], "runs": [finished]}
     folder = tmp_path / "runs" / "first"
-    write_json(
-        folder / "comparison.json",
-        {**content, "paired": [], "tuning": [], "failed": [], "partitions": [], "baseline": None},
-    )
+    write_json(folder / "comparison.json", {**content, "paired": [], "tuning": [], "failed": []})
     write_json(folder / "experiment.json", {"kind": "compare", "name": "first", "started": "20260101"})
     project: Any = SimpleNamespace(root=tmp_path, store=SimpleNamespace(runs=tmp_path / "runs"))
     assert cost_of_result(project, "first", None, None)["cost"] == recorded

@@ -16,7 +16,7 @@ from tasks.tracking.json_io import write_json
 @pytest.fixture
 def race(tmp_path: Path) -> Path:
     folder = tmp_path / "runs" / "race"
-    about = {"kind": "advise", "name": "race", "methods": ["ditto"], "seeds": [0], "minutes": 15.0, "overrides": []}
+    about = {"kind": "advise", "name": "race", "methods": ["ditto"], "seeds": [0], "minutes": 15.0}
     write_json(folder / "experiment.json", {**about, "data_version": "v"})
     write_json(folder / "setting0-ditto-seed0" / "run.json", {"tag": "t"})
     return folder
