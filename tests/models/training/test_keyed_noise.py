@@ -38,17 +38,20 @@ def test_they_are_box_and_mullers_transform_of_the_key_stream():
     np.testing.assert_allclose(drawn_by(KeyedNormals(KEY), 20), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_radii_are_closer_together_than_the_grid_that_noise_is_rounded_to_also_far_out(monkeypatch):
+@pytest.mark.parametrize(("size", "grid", "farthest"), [(4, 2.0**-7, 8.0), (8, 2.0**-17, 7.0)])
+def test_radii_are_closer_together_than_the_grid_that_noise_is_rounded_to_also_far_out(
+    size, grid, farthest, monkeypatch
+):
     """Else some noisy sums are possible for one sum and impossible for another, whatever epsilon says."""
-    for radius in (1.0, 5.5, 7.0, 8.0):
+    for radius in (1.0, 5.5, 6.5, farthest):
         uniform = math.exp(-(radius**2) / 2)
         bits = round(uniform * 2**63)
-        words = b"".join((bits + step).to_bytes(8, "little", signed=True) for step in (0, 1)) + bytes(8)
+        words = b"".join((bits + step).to_bytes(8, "little", signed=True) for step in (0, 1)) + bytes(2 * size)
         normals = KeyedNormals(KEY)
         monkeypatch.setattr(normals, "_stream", type("Fixed", (), {"update": lambda *_, words=words: words}))
-        (first, second), _ = (part.tolist() for part in normals._pairs(2))
+        (first, second), _ = (part.tolist() for part in normals._pairs(2, size))
         assert first == pytest.approx(radius, rel=1e-3)
-        assert abs(first - second) < 2.0**-7 / 1000
+        assert abs(first - second) < grid / 1000
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 2 * _CHUNK + 3])
@@ -77,3 +80,10 @@ def test_all_numbers_are_finite_where_the_key_stream_is_extreme():
         numbers = drawn_by(drawn, 1000)
         assert np.isfinite(numbers).all()
         assert np.abs(numbers).max() < 9.5
+
+
+def test_float64_numbers_are_normal_and_finer_than_float32():
+    numbers = torch.empty(40_001, dtype=torch.float64)
+    KeyedNormals(KEY).fill(numbers)
+    assert stats.kstest(numbers.numpy(), "norm").pvalue > 1e-3
+    assert bool((numbers.float().double() != numbers).any())

@@ -293,7 +293,7 @@ class Champion:
         self.model, self.is_damaged = model, False
         patch.setattr(scoring_server, "ModelFinder", lambda _: self)
         patch.setattr(scoring_server, "open_version", lambda *_: self.open())
-        patch.setattr(scoring_server.progress, "current", lambda: SimpleNamespace(say=self.said.append))
+        patch.setattr(scoring_server.progress, "say", self.said.append)
 
     def champion_number(self) -> str | None:
         return self.number
