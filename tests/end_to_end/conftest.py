@@ -141,7 +141,7 @@ FORKING = Forking()
 
 @dataclass(frozen=True)
 class Folder:
-    """A user's folder with a params.yaml; with `server` its commands use a Prefect server that somebody else started.
+    """A user's folder with a params.yaml; with `server` its commands use a Prefect server that is already running.
 
     `is_forked`: commands share what they have imported also without `server`.
     """

@@ -1,7 +1,7 @@
 """Forks a process for each command that it is asked for, from one that has imported what they import: forking.py DESCRIPTOR
 
 Over the socket come a command's folder, arguments, environment and network namespace, with three descriptors: its stdout,
-its stderr, and where its process number and then its exit code are told. What a command does and leaves is its own; what is
+its stderr, and where its process number and then its exit code go. What a command does and leaves is its own; what is
 shared is that Python has started and modules are imported. It ends when the socket's other end is closed.
 """
 

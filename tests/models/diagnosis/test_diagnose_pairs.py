@@ -116,10 +116,10 @@ def test_the_chance_of_a_pair_is_twice_the_least_of_labels_and_of_each_feature_t
 
 
 def test_pairs_looked_at_a_few_at_a_time_are_found_alike(tell, monkeypatch):
-    told = tell([normal(seed, moved=seed % 3 / 2, swapped=seed == 4) for seed in range(7)])
-    whole, heard = diagnose_pairs(told.summaries, told.layout, *all_pairs(7)), []
-    monkeypatch.setattr(room, "_BATCH_BYTES", 8 * told.summaries.counts[0].size * 2 * 4)
-    parts = diagnose_pairs(told.summaries, told.layout, *all_pairs(7), report_progress=heard.append)
+    reported = tell([normal(seed, moved=seed % 3 / 2, swapped=seed == 4) for seed in range(7)])
+    whole, heard = diagnose_pairs(reported.summaries, reported.layout, *all_pairs(7)), []
+    monkeypatch.setattr(room, "_BATCH_BYTES", 8 * reported.summaries.counts[0].size * 2 * 4)
+    parts = diagnose_pairs(reported.summaries, reported.layout, *all_pairs(7), report_progress=heard.append)
     assert heard == [4, 8, 12, 16, 20, 21]
     np.testing.assert_array_equal(whole.verdicts.types, parts.verdicts.types)
     for name in ("rows", "chance", "labels", "parts", "overlap"):
@@ -127,9 +127,9 @@ def test_pairs_looked_at_a_few_at_a_time_are_found_alike(tell, monkeypatch):
 
 
 def test_a_batch_in_parts_is_found_as_whole_by_the_same_number_of_sweeps(tell, monkeypatch):
-    told = tell([normal(seed, moved=seed % 3 / 2, swapped=seed == 4) for seed in range(7)])
+    reported = tell([normal(seed, moved=seed % 3 / 2, swapped=seed == 4) for seed in range(7)])
     of_part = []
-    for part_bytes in (2**24, 16 * told.summaries.counts[0].size):
+    for part_bytes in (2**24, 16 * reported.summaries.counts[0].size):
         monkeypatch.setattr(room, "_PART_BYTES", part_bytes)
         sweeps = []
 
@@ -138,7 +138,9 @@ def test_a_batch_in_parts_is_found_as_whole_by_the_same_number_of_sweeps(tell, m
             sweeps.append(int(evidence.sweeps.max()))
             return evidence
 
-        of_part.append((diagnose_pairs(told.summaries, told.layout, *all_pairs(7), collect_evidence=count), sweeps))
+        of_part.append(
+            (diagnose_pairs(reported.summaries, reported.layout, *all_pairs(7), collect_evidence=count), sweeps)
+        )
     (whole, [needed]), (parts, fitted) = of_part
     assert min(sweeps for sweeps in fitted if sweeps) < max(fitted) == needed, "some parts are fitted once more"
     for name in ("chance", "labels", "parts", "inputs", "odds", "rules", "overlap"):

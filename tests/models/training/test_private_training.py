@@ -214,7 +214,7 @@ def _delta(first, second, epsilon):
 @pytest.mark.parametrize("clients", [1, 2, 9])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
 def test_rounded_noise_of_several_clients_hides_as_much_as_normal_noise_of_their_sum(clients, epsilon):
-    """Deviations of 8 integers in place of 65,536 and more, and a row that moves one client's sum by 3.7 of them."""
+    """Deviations of 8 integers, where noise has 65,536 or more, and a row that moves one client's sum by 3.7 of them."""
     deviation, shift = 8.0, 3.7
     grid = np.arange(-40 * int(deviation), 40 * int(deviation) + 1)
 

@@ -1,4 +1,4 @@
-"""Masked sums: the server reads the sum over silos that answered, and nothing of a single one, whoever drops out."""
+"""Masked sums: the server reads the sum over silos that answered, and nothing of a single one, also if silos drop out."""
 
 import contextlib
 import itertools
@@ -92,7 +92,7 @@ def dropouts(draw):
 
 @settings(max_examples=40, deadline=None)
 @given(dropouts(), st.integers(0, 2**32))
-def test_the_server_reads_the_sum_of_the_silos_that_answered_whoever_drops_out(drawn, seed):
+def test_the_server_reads_the_sum_of_the_silos_that_answered_also_if_silos_drop_out(drawn, seed):
     session, present, answered, revealing = drawn
     session.check()
     rng = np.random.default_rng(seed)
