@@ -117,7 +117,7 @@ def _client_results(project: "Project", name: str | None, other: str | None) -> 
         "clients": result["clients"],
         "gains": result["gains"],
     }
-    if "classes" in result:
+    if "classes" in result:  # a regression has none
         answer["classes"] = result["classes"]
     return answer
 

@@ -45,6 +45,7 @@ def check_budgets(project: Project, setup: TrainingSetup, runner: Runner, privat
         columns = (message.spent, message.budget, message.delta, message.left)
         for client, *account in zip(message.clients, *(column.tolist() for column in columns), strict=True):
             spent, budget, delta, left = account
+            # a run is paid for when it begins, so rounds that a started run has left are paid already
             runs = math.ceil(max(answers - left, 0) / privacy.rounds)
             total, most, before = (epsilon(rho, delta) for rho in (runs * each, budget, spent))
             plan = (

@@ -442,7 +442,7 @@ def _check_privacy(params: Params, network: Network, training: Training, federat
         "aggregation.rule": (params.aggregation.rule, "mean", "the server reads no single update"),
         "aggregation.clip": (params.aggregation.clip, None, "the server reads no single update"),
     }
-    if training.privacy.secure is not None:
+    if training.privacy.secure is not None:  # the server sees sums over silos, never one silo's numbers
         unfit |= secure
         _check_sums(params, training.privacy.secure, len(federated.clients))
     for key, (got, expected, reason) in unfit.items():

@@ -63,7 +63,7 @@ def count_evidence(pairs: Pairs, least_sweeps: int = 1) -> Evidence:
     mean, even = priors(pairs.labels, compared_classes)
     size_within = effective_size(within.sum((-2, -1)))
     labels, inputs, in_classes = pairs.labels, pairs.counts.sum(-1), within
-    if noise is None:
+    if noise is None:  # a chi-square of rare cells is too large; the variance of noisy ones is known, and is used below
         labels, inputs = test.pool_rare(labels), test.pool_rare(inputs)
         in_classes = np.moveaxis(test.pool_rare(np.moveaxis(within, -1, -3)), -3, -1)
     comparable = comparable_features(pairs.counts.sum((-2, -1)), pairs, compared_classes)

@@ -197,6 +197,7 @@ def train_privately(
     anchor = weights if anchor is None else anchor
     state = training.optimiser.init(weights, len(rows.y)) if optimiser is None else optimiser
     for _ in range(training.epochs):
+        # what follows the noise reads no row, so it costs nothing however often it is done
         sums = clipped_sums(network, weights, context, rows, training, shares)
         drawn = noise({name: total.shape for name, total in sums.items()})
         for name, total in sums.items():

@@ -71,6 +71,7 @@ class SumSession:
     def check(self) -> None:
         """Raise a UserError for repeated names or keys, and for numbers of silos under which less could be read."""
         count = len(self.clients)
+        # two silos with one key have the same masks, which cancel, and one of them could remove the other's
         if len({*self.clients}) < count or len({*self.keys}) < count or len(self.keys) != count:
             raise UserError(
                 "training.privacy.secure_sums: got two silos with one name or one key, expected a key for each: a silo's "

@@ -259,7 +259,7 @@ def map_clients(
     """
     try:
         answers = runner.map_cohorts(step, cohort_calls(silos, stack, runner.workers, *args, **options))
-    except ClientsAwayError as error:
+    except ClientsAwayError as error:  # those that answered do not wait for the others
         answers = error.answers
         if least is None or sum(len(message.clients) for cohort in answers for message in cohort) < least:
             raise

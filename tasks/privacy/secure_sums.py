@@ -210,6 +210,7 @@ def reveal_shares(
         revealed = []
         for client in stack.clients:
             ledger = _ledger(private, client)
+            # from now on to other lists this client says no: two lists would open seed and key of one silo, and its numbers
             ledger.check_answered(session, question, present, answered)
             member = ledger.join(session)
             opened = member.open_shares(present, _rows_of(shares[client]))
@@ -258,6 +259,7 @@ def read_sum(
         for client, own in zip(message.clients, message.shares, strict=True)
     }
     opened = unmask(total.numpy(), session, question, present, answered, shares)
+    # the sum holds the silos' noise already; its size is needed since integers count in parts of it
     noise = shared_noise(training, session)
     new = step_with_sum(network, weights, training, noise, torch.from_numpy(opened), len(answered))
     equal = torch.ones(len(answered), dtype=torch.float64)
