@@ -14,7 +14,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import UserError
 from tasks.execution.load_client_data import load_rows, load_weights
-from tasks.execution.prefect_tasks import server_step, step
+from tasks.execution.steps import server_step, step
 from tasks.local_train import shares_of, weighted_sum
 from tasks.messages.round_messages import SentWeights, SummedMessage, Update
 

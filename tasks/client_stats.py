@@ -16,7 +16,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
 from tasks.execution.load_client_data import load_rows, may_report
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.statistics_messages import StatsKept, StatsMessage
 
 REPORTABLE = {

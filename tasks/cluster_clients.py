@@ -24,7 +24,7 @@ from models.clustering import (
     overlaps,
 )
 from models.server_state import Weights
-from tasks.execution.prefect_tasks import server_step
+from tasks.execution.steps import server_step
 from tasks.messages.round_messages import CorrectnessBits, Descriptor, Update
 
 _MOST_CUTS = 200  # thresholds that are tried: with 1,000 clients each takes about a second

@@ -16,7 +16,7 @@ from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.codebooks import Codebooks, compute_tokens, name_diverged_client
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.round_messages import CodebookExtension
 
 Fill = Literal["kmeans", "random"]

@@ -24,7 +24,7 @@ from silos.cohort import Cohort, Stack
 from silos.errors import DivergedError
 from silos.privacy.owner_file import policy_of_run
 from tasks.execution.load_client_data import load_rows, load_weights, number_different_rows
-from tasks.execution.prefect_tasks import server_step, step
+from tasks.execution.steps import server_step, step
 from tasks.messages.round_messages import Centroids, CodebookExtension
 from tasks.messages.statistics_messages import ProjectedRows
 

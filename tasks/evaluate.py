@@ -19,7 +19,7 @@ from models.training.objectives import CrossEntropy, Objective, SquaredError
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from tasks.execution.load_client_data import countable_rows, load_rows, load_weights, may_report
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.round_messages import UncertaintyScores, Updated
 from tasks.messages.score_messages import Scores, TargetSums
 

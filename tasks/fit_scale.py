@@ -26,7 +26,7 @@ from silos.standardizer import Standardizer
 from silos.storage.manifest import Manifest, schema_of
 from tasks.diagnosis.report_summary import TARGET_COLUMN, LocalSummary, open_ledger
 from tasks.execution.load_client_data import load_rows, may_report
-from tasks.execution.prefect_tasks import server_step, step
+from tasks.execution.steps import server_step, step
 from tasks.messages.statistics_messages import ScaleCheck, ScaleMoments
 
 INPUTS, TARGETS = Kind("mean and scale of inputs"), Kind("mean and scale of targets")

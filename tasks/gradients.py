@@ -18,7 +18,7 @@ from silos.client_store import ClientStore, StateKind
 from silos.cohort import Cohort, Stack
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams, may_report
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.local_train import build_update, store_client_state, weighted_sum
 from tasks.messages.round_messages import Gradients, HeadGradients, Update
 

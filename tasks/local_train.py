@@ -19,7 +19,7 @@ from silos.client_store import ClientStore, StateKind
 from silos.cohort import Cohort, Stack
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.round_messages import SentTrees, Update, Updated
 from tasks.privacy.train_with_noise import check_received, train_with_noise
 

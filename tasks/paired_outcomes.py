@@ -15,7 +15,7 @@ from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from silos.storage.partition_store import open_common_units, open_units
 from tasks.evaluate import OUTCOMES, PREDICTED
 from tasks.execution.load_client_data import countable_rows, load_rows, may_report
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.score_messages import (
     ClassCounts,
     CommonSums,

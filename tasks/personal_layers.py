@@ -10,7 +10,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_rows, load_stacks, load_streams, load_weights
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.local_train import build_update
 from tasks.messages.round_messages import Update
 from tasks.messages.statistics_messages import CommonNorms, OwnNorms

@@ -17,7 +17,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_common
 from silos.privacy.owner_file import policy_of_run
 from tasks.execution.load_client_data import load_rows, load_weights, may_report, reportable_classes
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.message_policy import Message
 from tasks.messages.round_messages import ABSENT, ClusterChoice, CorrectnessBits, Descriptor, PriorShiftAccuracy
 from tasks.paired_outcomes import prior_shift_accuracies

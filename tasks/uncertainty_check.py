@@ -11,7 +11,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import DivergedError
 from tasks.execution.load_client_data import load_stacks, load_streams
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.round_messages import UncertaintyScores
 
 

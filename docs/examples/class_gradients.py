@@ -17,7 +17,7 @@ from models.training.objectives import loss_and_gradient
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.execution.load_client_data import has_enough_of_class, least_rows, load_stacks
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.local_train import local_train
 from tasks.messages.message_policy import SEVERAL_ADDED, Message
 

@@ -14,7 +14,7 @@ from models.training.engine import Training, train
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.execution.load_client_data import load_stacks, load_streams
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.local_train import build_update
 
 

@@ -159,7 +159,7 @@ def plugin_error(
     trace = traceback.extract_tb(error.__traceback__)
     if isinstance(error, UserError):
         return MethodError(str(error)) if (error.raised_in or trace[-1].filename) in files else None
-    notes = getattr(error, "__notes__", ())  # a step notes where its error arose (see tasks.execution.prefect_tasks)
+    notes = getattr(error, "__notes__", ())  # a step notes where its error arose (see tasks.execution.steps)
     reached = [frame.filename for frame in trace if frame.filename in files]
     noted = [path for path in files if any(f"({Path(path).name}, line " in note for note in notes)]
     path = next(iter([*reached[-1:], *noted, *([method_file] if method_file else [])]), None)

@@ -19,7 +19,7 @@ from silos.errors import UserError
 from silos.schema import Schema, is_table
 from silos.storage.manifest import schema_of
 from tasks.diagnosis.report_summary import TARGET_COLUMN, join_summaries, report_summary
-from tasks.execution.prefect_tasks import ClientStep
+from tasks.execution.steps import ClientStep
 from tasks.execution.task_runner import Runner, map_clients
 from tasks.messages.message_policy import Message
 from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers

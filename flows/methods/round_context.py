@@ -19,7 +19,7 @@ from silos.cohort import Silos
 from silos.errors import MethodError
 from tasks.aggregate import Aggregation, aggregate
 from tasks.client_optimizer_state import ClientOptimizerStates
-from tasks.execution.prefect_tasks import ClientStep, Returned, ServerStep
+from tasks.execution.steps import ClientStep, Returned, ServerStep
 from tasks.execution.task_runner import RoundCost, Runner, map_clients
 from tasks.local_train import local_train
 from tasks.messages.message_policy import SentMessage

@@ -18,7 +18,7 @@ from models.diagnosis.odd_clients import find_odd_clients
 from models.diagnosis.screen_clients import combine_groups
 from tasks.diagnosis.compare_feature_pairs import FeaturePairs, rows_by_column
 from tasks.diagnosis.compare_silos import Comparison, PairComparer, ProgressReporter, named_summaries
-from tasks.execution.prefect_tasks import server_step
+from tasks.execution.steps import server_step
 from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers
 
 

@@ -41,7 +41,7 @@ from models.diagnosis.screen_clients import (
 from models.diagnosis.wald_tests import ROWS
 from models.privacy_accounting import sigma
 from tasks.diagnosis.report_summary import join_summaries
-from tasks.execution.prefect_tasks import server_step
+from tasks.execution.steps import server_step
 from tasks.messages.statistics_messages import NoisyCounts, ShiftNumbers
 from tasks.tracking.result_types.diagnosis_result import Gaps
 

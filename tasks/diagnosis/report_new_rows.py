@@ -37,7 +37,7 @@ from tasks.diagnosis.report_summary import (
     summary_without_noise,
 )
 from tasks.execution.load_client_data import load_rows
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.statistics_messages import NewRowsShift, Refusal
 
 _KIND = Kind(

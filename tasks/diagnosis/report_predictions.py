@@ -29,7 +29,7 @@ from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.report_rules import MODELS, Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
-from tasks.execution.prefect_tasks import server_step, step
+from tasks.execution.steps import server_step, step
 from tasks.messages.statistics_messages import HalfModels, NoisyCounts, PredictedCounts, Refusal, ShiftNumbers
 
 ONCE = (

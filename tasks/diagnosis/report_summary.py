@@ -55,7 +55,7 @@ from silos.sources.source_params import PUBLIC_KINDS
 from silos.storage.manifest import schema_of
 from silos.storage.partition_store import open_cells, open_missing, open_units
 from tasks.execution.load_client_data import load_rows, number_different_rows
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.statistics_messages import NoisyCounts, Refusal, ShiftNumbers
 
 

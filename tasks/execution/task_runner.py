@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
@@ -14,12 +13,12 @@ from models.training.engine_and_stack_size import even_stack_size
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, make_stacks
 from silos.errors import ClientsAwayError
-from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, Returned, ServerStep
+from tasks.execution.prefect_tasks import as_task
+from tasks.execution.steps import ClientStep, OpaqueArgument, Returned, ServerStep
 from tasks.execution.worker_backends import Call, Workers
 from tasks.messages.message_policy import Message, SentMessage, check_few
 
 Value = TypeVar("Value")
-AnyTask = TypeVar("AnyTask", bound=Task[..., Any])
 
 
 @dataclass
@@ -105,7 +104,7 @@ class PrefectRunner:
             (tuple(map(OpaqueArgument, args)), {n: OpaqueArgument(value) for n, value in options.items()})
             for args, options in calls
         ]
-        named = self._named(task)
+        named = as_task(task, self.when)
         try:
             if self.pool is None or (len(calls) == 1 and not self.pool.is_remote):
                 results = [named(*args, **options) for args, options in opaque]
@@ -121,7 +120,7 @@ class PrefectRunner:
         """Return the places that stopped answering and still do not."""
         return frozenset() if self.pool is None else self.pool.absent()
 
-    def _run(self, pool: Workers, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
+    def _run(self, pool: Workers, task: Task[..., list[SentMessage]], calls: Sequence[Call]) -> list[list[SentMessage]]:
         """Run the task on each call; with `waits`, run it again when the places that did not answer are back."""
         while True:
             try:
@@ -143,24 +142,13 @@ class PrefectRunner:
     def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
         _check_type(task, ServerStep)
         count_started(1)
-        return self._named(task)(*(OpaqueArgument(argument) for argument in args))
-
-    def _named(self, task: AnyTask) -> AnyTask:
-        """Return a copy of the task whose runs have the prefix `when`."""
-        if not self.when:
-            return task
-        named = copy(task)
-        when = self.when.replace("{", "{{").replace("}", "}}")  # Prefect formats the name
-        named.task_run_name = f"{when}: {task.name}"
-        return named
+        return as_task(task, self.when)(*(OpaqueArgument(argument) for argument in args))
 
 
 def _check_type(task: object, kind: type) -> None:
     if not isinstance(task, kind):
         name = getattr(task, "name", None) or getattr(task, "__name__", task)
-        way_out = (
-            "" if hasattr(task, "fn") else "; decorate it with @step or @server_step of tasks.execution.prefect_tasks"
-        )
+        way_out = "" if hasattr(task, "fn") else "; decorate it with @step or @server_step of tasks.execution.steps"
         raise TypeError(f"{name}: got another function, expected a {kind.__name__}{way_out}")
 
 

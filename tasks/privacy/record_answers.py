@@ -28,7 +28,7 @@ from silos.privacy.reported_rows import RowRegister
 from silos.privacy.training_ledger import Purchase, TrainingLedger
 from silos.storage.partition_store import open_units
 from tasks.diagnosis.report_summary import LocalSummary
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.messages.statistics_messages import PrivacyCost
 
 

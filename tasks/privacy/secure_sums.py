@@ -27,7 +27,7 @@ from silos.privacy.masked_sums import PresentSilos, SumSession, unmask
 from silos.privacy.owner_file import policy_of, store_of_run
 from silos.privacy.sum_ledger import SECOND, SumLedger
 from tasks.execution.load_client_data import load_stacks
-from tasks.execution.prefect_tasks import ClientStep, server_step, step
+from tasks.execution.steps import ClientStep, server_step, step
 from tasks.execution.task_runner import RoundCost, Runner, map_clients
 from tasks.messages.message_policy import Message, SentMessage
 from tasks.messages.round_messages import Update

@@ -16,7 +16,7 @@ from prefect.futures import PrefectFuture
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import UserError, some
-from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument
+from tasks.execution.steps import ClientStep, OpaqueArgument
 from tasks.execution.task_runner import PlainRunner
 from tasks.execution.worker_backends import Call, Returned, Say, Workers
 from tasks.messages.message_policy import Message, SentMessage
@@ -176,7 +176,7 @@ class PlaceRunner(PlainRunner):
                 _keep_at(functools.partial(session.ask, wait=patience), place, private, section, refs)
 
 
-def _check_own(task: Task[..., Any]) -> None:
+def _check_own(task: ClientStep[SentMessage] | Task[..., Any]) -> None:
     """Raise UserError for a step of a plugin: places know theirs only, and would run another one of the same name."""
     own = client_steps().get(task.name)
     if own is None or inspect.unwrap(own.fn) is not inspect.unwrap(task.fn):

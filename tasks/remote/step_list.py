@@ -11,7 +11,7 @@ from typing import Any
 
 import tasks
 from tasks import report_evidence
-from tasks.execution.prefect_tasks import ClientStep
+from tasks.execution.steps import ClientStep
 from tasks.messages.message_policy import Message, numbers_of
 
 _NOT_OFFERED = ("report_stats", "pooled_train")  # exact statistics without a ledger; rows of several silos

@@ -27,7 +27,7 @@ from silos.cohort import Cohort
 from silos.errors import UserError
 from tasks.aggregate import aggregate
 from tasks.local_train import local_train
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 
 
 @step

@@ -14,7 +14,7 @@ import tasks.execution.worker_backends
 from silos.cohort import make_stacks, open_stack
 from silos.errors import UserError
 from tasks.execution import task_runner
-from tasks.execution.prefect_tasks import OpaqueArgument
+from tasks.execution.steps import OpaqueArgument
 from tasks.execution.task_runner import assign_stacks
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::UserWarning")]  # MLflow's, of type hints

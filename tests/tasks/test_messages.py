@@ -37,7 +37,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack, open_stack
 from tasks import local_train, messages
 from tasks.evaluate import OUTCOMES, ClientMetrics, evaluate
-from tasks.execution.prefect_tasks import ClientStep, step
+from tasks.execution.steps import ClientStep, step
 from tasks.execution.task_runner import Broadcast, PlainRunner, cohort_calls
 from tasks.messages.message_policy import FEW, LEAST_ROWS, Message, Numbers, numbers_of
 from tasks.messages.round_messages import SummedMessage, Update, WeightedMessage

@@ -18,7 +18,7 @@ from silos.cohort import Cohort
 from silos.errors import UserError
 from silos.storage.partition_store import open_client, open_common_rows
 from tasks.evaluate import evaluate
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.local_train import local_train
 from tasks.tracking.result_tables import by_client
 

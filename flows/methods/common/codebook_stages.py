@@ -16,7 +16,7 @@ from models.networks.deep_ensemble import plain
 from models.networks.network_factory import Network
 from models.networks.wrappers.codebook_network import OWN, SHARED
 from models.server_state import ClientStateRefs, ServerState, Weights
-from tasks.execution.prefect_tasks import ClientStep
+from tasks.execution.steps import ClientStep
 
 SECTION = "codewords"
 """Section of a client's own codewords in its store."""

@@ -29,7 +29,7 @@ from models.networks.wrappers.codebook_network import SHARED
 from models.server_state import ServerState
 from silos import param_limits
 from tasks.codebook_extend import codebook_extend, codebook_replace
-from tasks.execution.prefect_tasks import ClientStep
+from tasks.execution.steps import ClientStep
 
 
 class UEFLAuthors(Method):

@@ -22,7 +22,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from tasks.aggregate import aggregate
 from tasks.execution.load_client_data import load_stacks
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.local_train import local_train
 from tasks.messages.message_policy import FEW, Message, Numbers
 from tasks.messages.round_messages import Update

@@ -12,7 +12,7 @@ from models.client_model import Model
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
-from tasks.execution.prefect_tasks import step
+from tasks.execution.steps import step
 from tasks.execution.task_runner import Broadcast
 from tasks.messages.message_policy import Message
 from tasks.messages.round_messages import Update

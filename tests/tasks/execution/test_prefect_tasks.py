@@ -9,7 +9,6 @@ from typing import Any
 import cloudpickle
 import pytest
 import torch
-from prefect import Task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Failed
 
@@ -18,14 +17,15 @@ from flows.methods.round_context import TrainingSetup
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from tasks.execution.prefect_tasks import ClientStep, OpaqueArgument, ServerStep, server_step, step
+from tasks.execution.prefect_tasks import as_task
+from tasks.execution.steps import ClientStep, OpaqueArgument, ServerStep, Step, server_step, step
 from tasks.execution.task_runner import PlainRunner, PrefectRunner
 from tasks.execution.worker_backends import pickle_modules_by_name
 from tasks.messages.round_messages import Update
 from tasks.paired_outcomes import Outcomes
 
 ROOM = [m.name for m in pkgutil.walk_packages(tasks.__path__, "tasks.")]
-STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Task)}
+STEPS = {v.name: v for name in ROOM for v in vars(importlib.import_module(name)).values() if isinstance(v, Step)}
 STEPS = [STEPS[name] for name in sorted(STEPS)]
 COHORT = Cohort(Silos("nowhere", "none", ("a",)), (Stack(("a",), 1),))
 DOORS = [COHORT, COHORT.silos, ClientStore("nowhere")]
@@ -63,14 +63,14 @@ def test_every_step_is_a_clients_or_a_servers():
 @pytest.mark.parametrize("task", [*STEPS, names_submodules_of_torch], ids=lambda task: task.name)
 def test_every_step_can_be_sent_to_another_process(task):
     pickle_modules_by_name()
-    sent = cloudpickle.loads(cloudpickle.dumps(task))
+    sent = cloudpickle.loads(cloudpickle.dumps(as_task(task)))
     assert sent.name == task.name
     assert sent.fn.__code__.co_code == task.fn.__code__.co_code
 
 
 def test_a_sent_step_uses_the_modules_of_the_process_that_receives_it():
     pickle_modules_by_name()
-    sent = cloudpickle.loads(cloudpickle.dumps(names_submodules_of_torch))
+    sent = cloudpickle.loads(cloudpickle.dumps(as_task(names_submodules_of_torch)))
     assert sent.fn(COHORT) == ["_Classes", "_Ops"]
 
 
@@ -125,6 +125,7 @@ def test_a_runner_takes_a_clients_step_on_cohorts_and_a_servers_on_the_server(ru
 
 @pytest.mark.parametrize("task", STEPS, ids=lambda t: t.name)
 def test_a_step_is_retried_and_keeps_nothing(task):
+    task = as_task(task)
     assert task.retries == 2
     assert task.persist_result is False
     assert task.cache_policy == NO_CACHE
@@ -141,5 +142,5 @@ def test_a_step_is_retried_and_keeps_nothing(task):
     ],
 )
 def test_only_what_may_pass_by_itself_is_tried_again(error, again):
-    condition = STEPS[0].retry_condition_fn
-    assert condition(STEPS[0], None, Failed(data=error, message="failed")) is again
+    task = as_task(STEPS[0])
+    assert task.retry_condition_fn(task, None, Failed(data=error, message="failed")) is again

@@ -202,7 +202,7 @@ def _row_weights(monkeypatch):
 def _report_losses(monkeypatch):
     real = local_train.fn.__wrapped__.__globals__["train_with_noise"]
     monkeypatch.setattr("tasks.local_train.train_with_noise", lambda *a: real(*a)._replace(loss=torch.ones(a[1].size)))
-    monkeypatch.setattr("tasks.execution.prefect_tasks.unprotected", lambda *_: "")
+    monkeypatch.setattr("tasks.execution.steps.unprotected", lambda *_: "")
 
 
 def _mix_clients(monkeypatch):

@@ -16,7 +16,7 @@ def test_seconds_inside_any_step_of_clients_are_theirs_and_the_rest_is_orchestra
 ):
     """By a clock that goes forward by a second whenever it is read, a step takes one."""
     clock = map(float, count())
-    monkeypatch.setattr("tasks.execution.prefect_tasks.time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr("tasks.execution.steps.time", SimpleNamespace(perf_counter=lambda: next(clock)))
     played = play(find_method(name)(), make_problem({"a": 12, "b": 12}), [1, 2])
     steps = {"fedavg": 1, "fedsgd": 1, "fediir": 2}[name]
     seconds = time_breakdown([{"seconds": {"round": 9.0, **round.tally.seconds}} for round in played.rounds])
