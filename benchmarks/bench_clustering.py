@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from benchmarks.run_benchmark import PAUSE, command, scratch
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.training.run_records.run_folder import RunFolder
 from tasks.cluster_clients import overlap

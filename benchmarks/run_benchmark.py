@@ -29,7 +29,7 @@ from benchmarks.bench_results import processor_name
 from benchmarks.workloads import THREADS, Workload, chosen_workloads
 from flows.methods.base import start_method
 from flows.methods.method_settings import method_of
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.training.run_records.run_folder import RunFolder
 from flows.training.training_setup import training_setup

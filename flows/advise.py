@@ -55,7 +55,8 @@ from models.metrics.client_metrics import metric_record
 from silos.errors import UserError, some
 from silos.io.locks import exclusive_lock
 from tasks.evaluate import OUTCOMES
-from tasks.execution.task_runner import PrefectRunner, Runner
+from tasks.execution.prefect_runner import PrefectRunner
+from tasks.execution.task_runner import Runner
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.result_types.advice_result import Advice, AdviceDiagnosis, RaceRecord

@@ -79,7 +79,7 @@ from models.metrics.client_metrics import metric_record
 from models.metrics.task_metrics import metric_value
 from silos.errors import UserError
 from silos.io.locks import write_lock
-from tasks.execution.task_runner import PrefectRunner
+from tasks.execution.prefect_runner import PrefectRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking import prefect_artifacts
 from tasks.tracking.json_io import write_json

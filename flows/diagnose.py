@@ -57,7 +57,8 @@ from tasks.diagnosis.compare_silos import (
     named_summaries,
 )
 from tasks.diagnosis.report_predictions import doubtful_pairs, refine_pairs, report_models, report_predictions
-from tasks.execution.task_runner import PrefectRunner, Runner
+from tasks.execution.prefect_runner import PrefectRunner
+from tasks.execution.task_runner import Runner
 from tasks.messages.message_policy import Message
 from tasks.messages.statistics_messages import FeatureCorrelations, HalfModels, PredictedCounts
 from tasks.tracking.result_types.diagnosis_result import (

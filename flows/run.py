@@ -25,7 +25,7 @@ from silos.errors import DivergedError, MethodError, UserError
 from silos.io.locks import exclusive_lock
 from silos.param_types import plain
 from tasks.execution.prefect_failure import api_answers, is_prefect_failure
-from tasks.execution.task_runner import PrefectRunner
+from tasks.execution.prefect_runner import PrefectRunner
 from tasks.tracking.json_io import unwritable
 from tasks.tracking.result_types.run_files import Noted
 from tasks.tracking.result_types.run_result import RunResult

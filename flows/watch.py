@@ -15,7 +15,7 @@ from flows.core.config.params_schema import WatchParams
 from flows.core.console import progress
 from flows.diagnose import diagnose
 from flows.orchestration.flow_decorator import MethodNames, from_overrides, one_of, project_flow
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.results.registry import FOLDER, changed_silos, promotion_history
 from flows.results.registry.promotion import finish, keep, promote

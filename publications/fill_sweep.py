@@ -34,7 +34,7 @@ from publications.published_tables import Pair
 from publications.sweep import Sweep, runs
 from publications.verdict_trials import run_trials, seconds_of_cell
 from silos.errors import UserError
-from tasks.execution.task_runner import PrefectRunner
+from tasks.execution.prefect_runner import PrefectRunner
 from tasks.paired_outcomes import Outcomes
 from tasks.tracking.json_io import write_json
 from tasks.tracking.mlflow_logging.connection import connect, own_store

@@ -32,7 +32,7 @@ from flows.core.config.params_schema import Params, layers_of
 from flows.methods.base import find_method, method_names
 from flows.methods.fedavg import FedAvg
 from flows.methods.method_settings import method_of
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.training.fit_standardizer import fit_standardizer
 from flows.training.training_setup import training_setup

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:  # a command that prints JSON imports no rich
 
 USER_MISTAKE = 2  # the exit code
 _NOTICE = "starting ..."
+_OF_COORDINATOR = ("dvc", "mlflow", "prefect")  # what a place does without
 _PATIENCE = 10.0  # seconds that a busy server gets to answer
 
 
@@ -96,6 +98,8 @@ class CommandLifecycle(progress.ProgressSink):
 
     def start_server(self, **options: Any) -> None:
         """Start Prefect's server, or use the one that runs in this project."""
+        if not has_prefect():
+            raise ModuleNotFoundError(name="prefect")
         self._server = PrefectServer(Path(), **options)
         if "prefect" in sys.modules:  # a plugin file has imported it, before the server's address was known
             from prefect.context import refresh_global_settings_context
@@ -178,7 +182,7 @@ class CommandLifecycle(progress.ProgressSink):
 
     def _exit_with_sentence(self, error: BaseException | None) -> None:
         """Print the error's sentence and exit if the user can mend the error; do nothing for others."""
-        message = str(error) if isinstance(error, UserError) else unwritable(error)
+        message = str(error) if isinstance(error, UserError) else unwritable(error) or _not_installed(error)
         if message is None:
             return
         from rich.text import Text
@@ -186,6 +190,22 @@ class CommandLifecycle(progress.ProgressSink):
         for line in mask_passwords(message).split("\n"):
             self._errors.print(Text("error:", "bold red"), _without_middle(line), soft_wrap=True)
         raise SystemExit(USER_MISTAKE)
+
+
+def has_prefect() -> bool:
+    """Return whether Prefect is installed, which a place does without."""
+    return find_spec("prefect") is not None
+
+
+def _not_installed(error: BaseException | None) -> str | None:
+    """Return a sentence on a package that only places do without; None for another error."""
+    package = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if package not in _OF_COORDINATOR:
+        return None
+    return (
+        f"{package} is not installed, which this command needs: the installation of a place only partitions, serves and "
+        "predicts. Run `pip install -c constraints.txt '.[coordinator]'` in the checkout of siloflow."
+    )
 
 
 def _without_middle(line: str) -> str:

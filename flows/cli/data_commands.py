@@ -180,11 +180,19 @@ def partition(overrides: Overrides = None, json: Json = False, timings: Timings 
 
     Example: siloflow partition --set data.seed=1
     """
-    with Session(json, timings, server=True) as session:
-        project = session.open_project(overrides, _check_partition)
-        from flows.partition import partition as partition_flow  # while the server starts
+    from flows.cli.command_lifecycle import has_prefect
 
-        session.print_result(session.run_flow(partition_flow, project), print_partition)
+    with Session(json, timings, server=has_prefect()) as session:
+        project = session.open_project(overrides, _check_partition)
+        if has_prefect():
+            from flows.partition import partition as partition_flow  # while the server starts
+
+            made = session.run_flow(partition_flow, project)
+        else:  # the installation of a place
+            from flows.project.make_partition import make
+
+            made = make(project)
+        session.print_result(made, print_partition)
 
 
 def _check_partition(project: "Project") -> None:

@@ -29,7 +29,8 @@ from silos.privacy.owner_file import (
 )
 from silos.sources.source_params import is_public
 from silos.standardizer import NO_STANDARDIZATION
-from tasks.execution.task_runner import PlainRunner, PrefectRunner
+from tasks.execution.prefect_runner import PrefectRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.tracking.checkpoint import Checkpoint, load_state
 from tasks.tracking.mlflow_logging.mlflow_records import FinalArtifacts
 from tasks.tracking.result_types.journal_record import RoundRecord, RoundSummary

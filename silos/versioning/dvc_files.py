@@ -1,4 +1,7 @@
-"""The version of data/: DVC records it, and its hash is checked without importing DVC."""
+"""The version of data/: DVC records it, and its hash is checked without importing DVC.
+
+A place may be installed without DVC. Its data then have the same record, and no earlier version can be restored.
+"""
 
 import io
 import json
@@ -8,7 +11,8 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -16,6 +20,7 @@ from pydantic import ValidationError
 
 from silos.data_params import DataParams
 from silos.errors import UserError, some
+from silos.io.atomic_io import write_bytes
 from silos.io.hashing import file_hashes, listing_digest
 from silos.storage.manifest import Manifest
 from silos.versioning.git_commands import has_repository, no_local_variables, run_git
@@ -31,6 +36,12 @@ _WAYS_OUT = (
 )
 
 
+@cache
+def is_installed() -> bool:
+    """Return whether DVC is installed, which a place does without."""
+    return find_spec("dvc") is not None
+
+
 def record(root: Path) -> str:
     """Record `root`/data with DVC, without output, and return its hash, which `root`/data.dvc then holds.
 
@@ -41,6 +52,8 @@ def record(root: Path) -> str:
         raise UserError(
             f"{root / DATA}: got no such folder, expected data to record. Run `siloflow partition` to make them."
         )
+    if not is_installed():
+        return _write_record(root)
     with _quiet():
         from dvc.exceptions import DvcException
         from dvc.scm import SCMError
@@ -191,6 +204,15 @@ def must_match_params(manifest: Manifest, params: DataParams) -> None:
     )
 
 
+def _write_record(root: Path) -> str:
+    """Write data.dvc as DVC would, and keep no copy of the files."""
+    hashes = file_hashes(root / DATA, None)
+    digest = listing_digest(hashes)
+    size = sum((root / DATA / path).stat().st_size for path in hashes)
+    write_bytes(root / RECORD, record_text(digest, len(hashes), size).encode())
+    return digest
+
+
 def _add(root: Path) -> str:
     repo = _repository(root)
     try:
@@ -230,6 +252,8 @@ def _config(root: Path) -> dict[str, dict[str, bool]]:
 
 @lru_cache
 def _cache(root: Path) -> Path:
+    if not is_installed():
+        return root / ".dvc" / "cache" / "files" / "md5"  # DVC's default, which a project from elsewhere may have
     with _quiet():
         from dvc.exceptions import DvcException, NotDvcRepoError
         from dvc.repo import Repo
@@ -302,7 +326,7 @@ def init_repositories(root: Path) -> list[str]:
     if not has_repository(root) and shutil.which("git"):
         run_git(root, "init", "--quiet").check_returncode()
         created.append("git")
-    if not any((folder / ".dvc").is_dir() for folder in (root, *root.parents)):
+    if is_installed() and not any((folder / ".dvc").is_dir() for folder in (root, *root.parents)):
         with _quiet():
             _repository(root).close()
         created.append("DVC")

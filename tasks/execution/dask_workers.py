@@ -15,7 +15,8 @@ from prefect.settings import PREFECT_API_URL
 from prefect.task_runners import TaskRunner
 
 from silos.errors import UserError
-from tasks.execution.worker_backends import Call, Returned, Say, Workers
+from tasks.execution.steps import Call, Returned
+from tasks.execution.worker_backends import Say, Workers
 
 PATIENCE = 10.0  # seconds for a scheduler to respond, and then for its workers to connect
 

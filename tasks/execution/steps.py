@@ -2,7 +2,7 @@
 
 Running a step twice gives the same message, as private state is written under its hash. A client's step receives a
 cohort, through which rows and private state can be opened. A server's step receives what clients sent, and nothing else.
-Steps know no Prefect, which a place does without; `prefect_tasks` makes them tasks.
+Steps know no Prefect, which a place does without; `prefect_runner` makes them tasks.
 """
 
 import functools
@@ -35,6 +35,9 @@ DATA_TYPES = (Cohort, Silos, ClientStore)
 
 
 Returned = TypeVar("Returned")
+
+Call = tuple[tuple[object, ...], dict[str, object]]
+"""Positional and keyword arguments of a step."""
 
 
 class Step(Generic[Returned]):

@@ -1,11 +1,8 @@
 """Submit tasks and gather their results, assign stacks of clients to workers, select each cohort's arguments, count cost."""
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
-
-from prefect import Task
 
 from models.client_model import Model
 from models.server_state import ClientStateRefs
@@ -13,9 +10,7 @@ from models.training.engine_and_stack_size import even_stack_size
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, make_stacks
 from silos.errors import ClientsAwayError
-from tasks.execution.prefect_tasks import as_task
-from tasks.execution.steps import ClientStep, OpaqueArgument, Returned, ServerStep
-from tasks.execution.worker_backends import Call, Workers
+from tasks.execution.steps import Call, ClientStep, Returned, ServerStep
 from tasks.messages.message_policy import Message, SentMessage, check_few
 
 Value = TypeVar("Value")
@@ -80,85 +75,12 @@ started = 0
 """The number of task runs that this process has started; Prefect's server must record all before it is stopped."""
 
 
-@dataclass(frozen=True)
-class PrefectRunner:
-    """Runs tasks through Prefect's task runners.
-
-    A single cohort in this process is a direct call, which costs half as much as a submit.
-    """
-
-    pool: Workers | None = None  # None: one cohort, in this process
-    when: str = ""
-    """Prefix of task names on Prefect's page, such as `round 3`, or `fedprox against fedavg`."""
-    waits: bool = False
-    """Whether steps wait until places answer that stopped answering; otherwise they raise ClientsAwayError."""
-
-    @property
-    def workers(self) -> int:
-        return self.pool.count if self.pool else 1
-
-    def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
-        _check_type(task, ClientStep)
-        count_started(len(calls))
-        opaque: list[Call] = [
-            (tuple(map(OpaqueArgument, args)), {n: OpaqueArgument(value) for n, value in options.items()})
-            for args, options in calls
-        ]
-        named = as_task(task, self.when)
-        try:
-            if self.pool is None or (len(calls) == 1 and not self.pool.is_remote):
-                results = [named(*args, **options) for args, options in opaque]
-            else:
-                results = self._run(self.pool, named, opaque)
-        finally:  # Prefect keeps arguments
-            for argument in (argument for args, options in opaque for argument in (*args, *options.values())):
-                assert isinstance(argument, OpaqueArgument), "all arguments were wrapped"
-                argument.content = None
-        return [_take_messages(task.name, result) for result in results]
-
-    def absent(self) -> frozenset[str]:
-        """Return the places that stopped answering and still do not."""
-        return frozenset() if self.pool is None else self.pool.absent()
-
-    def _run(self, pool: Workers, task: Task[..., list[SentMessage]], calls: Sequence[Call]) -> list[list[SentMessage]]:
-        """Run the task on each call; with `waits`, run it again when the places that did not answer are back."""
-        while True:
-            try:
-                return pool.run(task, calls)
-            except ClientsAwayError as error:
-                if not self.waits:
-                    raise
-                pool.say(f"{task.name} waits for place {error.place}, which does not answer")
-            while pool.absent():
-                time.sleep(WAIT_PAUSE)
-
-    def keep(self, private: ClientStore, section: str, refs: Collection[str]) -> None:
-        """Let clients delete their private state of a section but that of these references."""
-        if self.pool is None:
-            private.keep(section, refs)
-        else:
-            self.pool.keep(private, section, refs)
-
-    def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
-        _check_type(task, ServerStep)
-        count_started(1)
-        return as_task(task, self.when)(*(OpaqueArgument(argument) for argument in args))
-
-
-def _check_type(task: object, kind: type) -> None:
+def check_type(task: object, kind: type) -> None:
+    """Raise a TypeError for a task of another kind."""
     if not isinstance(task, kind):
         name = getattr(task, "name", None) or getattr(task, "__name__", task)
         way_out = "" if hasattr(task, "fn") else "; decorate it with @step or @server_step of tasks.execution.steps"
         raise TypeError(f"{name}: got another function, expected a {kind.__name__}{way_out}")
-
-
-def _take_messages(name: str, result: list[SentMessage]) -> list[SentMessage]:
-    """Move the messages to a new list, because Prefect keeps its list until its server has recorded the task."""
-    if not isinstance(result, list):
-        raise TypeError(f"{name}: got a {type(result).__name__}, expected a list of messages from a client step")
-    messages = list(result)
-    result.clear()
-    return messages
 
 
 def count_started(tasks: int) -> None:
@@ -176,7 +98,7 @@ class PlainRunner:
     waits: bool = False  # clients are always here
 
     def map_cohorts(self, task: ClientStep[SentMessage], calls: Sequence[Call]) -> list[list[SentMessage]]:
-        _check_type(task, ClientStep)
+        check_type(task, ClientStep)
         for args, _ in calls:
             if isinstance(args[0], Cohort):
                 args[0].silos.must_be_here()
@@ -191,7 +113,7 @@ class PlainRunner:
         private.keep(section, refs)
 
     def run_on_server(self, task: ServerStep[Returned], *args: object) -> Returned:
-        _check_type(task, ServerStep)
+        check_type(task, ServerStep)
         return task.fn(*args)
 
 

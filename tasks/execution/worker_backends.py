@@ -19,7 +19,7 @@ from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from multiprocessing.connection import Connection
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from prefect import Task
 from prefect.client import orchestration
@@ -29,13 +29,9 @@ from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTa
 
 from silos.client_store import ClientStore
 from silos.errors import UserError
-
-Returned = TypeVar("Returned")
+from tasks.execution.steps import Call, Returned
 
 Say = Callable[[str], None]
-Call = tuple[tuple[object, ...], dict[str, object]]
-"""Positional and keyword arguments of a step."""
-
 NEW_POOLS = 2  # for one step, before the run fails
 
 

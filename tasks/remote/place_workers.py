@@ -16,9 +16,9 @@ from prefect.futures import PrefectFuture
 from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import UserError, some
-from tasks.execution.steps import ClientStep, OpaqueArgument
+from tasks.execution.steps import Call, ClientStep, OpaqueArgument, Returned
 from tasks.execution.task_runner import PlainRunner
-from tasks.execution.worker_backends import Call, Returned, Say, Workers
+from tasks.execution.worker_backends import Say, Workers
 from tasks.messages.message_policy import Message, SentMessage
 from tasks.places.sessions import PlaceAwayError, PlaceFailedError, PlaceRefusedError
 from tasks.remote.answer_checks import check_messages

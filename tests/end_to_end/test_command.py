@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from flows.cli import app
 from flows.compare import compare
-from flows.partition import make, partition
+from flows.partition import partition
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.run import run
 

@@ -79,7 +79,7 @@ LINES = ("--set", "data.name=lines", "--set", f"data.source={LINEAR}", "--set", 
 
 
 def a_regression(folder: Path) -> None:
-    from flows.partition import make
+    from flows.project.make_partition import make
     from flows.project.project import Project
 
     make(Project.open(LINES[1::2], folder))

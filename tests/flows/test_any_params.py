@@ -25,7 +25,7 @@ from flows.cli import app
 from flows.cli.command_session import Session
 from flows.methods.base import method_names
 from flows.orchestration.flow_decorator import ProjectFlow
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from silos.data_params import Assignment, Change, Subsample
 from silos.sources.source_params import Synthetic

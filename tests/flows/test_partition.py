@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from silos.errors import RefusalError
 from silos.privacy.owner_file import make_store

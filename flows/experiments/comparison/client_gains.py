@@ -26,7 +26,7 @@ from models.metrics.task_metrics import TaskMetrics, metric_value
 from silos.cohort import Silos
 from silos.errors import some
 from silos.privacy.owner_file import least_rows_of
-from tasks.execution.task_runner import PrefectRunner
+from tasks.execution.prefect_runner import PrefectRunner
 from tasks.messages.message_policy import LEAST_ROWS
 from tasks.tracking.result_tables import client_scores
 from tasks.tracking.result_types.comparison_result import (

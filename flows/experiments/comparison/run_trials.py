@@ -33,7 +33,8 @@ from silos.privacy.owner_file import policy_file, policy_of_run
 from silos.sources.source_params import OwnSource, Synthetic
 from silos.sources.source_registry import load_source
 from tasks.evaluate import ensemble_check
-from tasks.execution.task_runner import PrefectRunner, Runner
+from tasks.execution.prefect_runner import PrefectRunner
+from tasks.execution.task_runner import Runner
 from tasks.tracking.checkpoint import load_state
 from tasks.tracking.result_types.comparison_result import PairedDifference
 from tasks.tracking.result_types.run_result import RunResult

@@ -11,7 +11,7 @@ import yaml
 from flows.diagnosis import describe_data
 from flows.diagnosis.describe_data import overview_with_figure
 from flows.diagnosis.load_version import load_version
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.training.run_records.run_folder import RunFolder
 from silos.errors import UserError

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flows.diagnose import run_diagnosis
-from flows.partition import make
+from flows.project.make_partition import make
 from models.diagnosis.guarded_tests import TYPES
 from silos.errors import UserError
 from tasks.execution.task_runner import PlainRunner

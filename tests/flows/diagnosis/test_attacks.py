@@ -8,7 +8,7 @@ import pytest
 
 from flows.diagnose import run_diagnosis
 from flows.diagnosis.query_clients import Bounds
-from flows.partition import make
+from flows.project.make_partition import make
 from silos.client_store import ClientStore
 from silos.errors import UserError
 from silos.privacy.owner_file import OWNER_FILE

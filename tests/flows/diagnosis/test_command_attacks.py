@@ -10,7 +10,7 @@ import pytest
 
 from flows.compare import make_plan
 from flows.methods.method_settings import method_of
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.results.run_history.clean_runs import clean_runs, leftovers
 from flows.results.serving.export_model import export_model
 from flows.results.serving.open_model import open_model

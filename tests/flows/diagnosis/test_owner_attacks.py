@@ -11,7 +11,7 @@ import pytest
 from flows.diagnose import run_diagnosis
 from flows.diagnosis import describe_data
 from flows.diagnosis.query_clients import build_query
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.results.serving.client_statistics import client_statistics
 from flows.training.run_context import check_allowed
 from flows.training.training_setup import training_setup

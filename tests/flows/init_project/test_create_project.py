@@ -16,7 +16,7 @@ from flows.init_project import create_project as params_template
 from flows.init_project.create_project import create_project
 from flows.init_project.infer_schema import DataOptions
 from flows.methods import base as methods
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.training.training_setup import training_setup
 from models.prng import server_stream

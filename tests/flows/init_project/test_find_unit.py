@@ -9,7 +9,7 @@ import yaml
 
 from flows.init_project.create_project import create_project
 from flows.init_project.infer_schema import DataOptions, infer_schema
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from silos.errors import UserError
 from silos.sources.tabular.column_rules import is_unit_name

@@ -14,7 +14,7 @@ import pytest
 from flows.compare import compare, make_plan
 from flows.core.config import load_config
 from flows.core.config.load_config import ParamsFile
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.run import run
 from silos import strict_yaml

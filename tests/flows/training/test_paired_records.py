@@ -28,7 +28,7 @@ from flows.experiments.comparison.run_trials import (
     missing_for_publication,
     shared_test_rows,
 )
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.training.load_finished_run import finished_run
 from flows.training.paired_runs import MeasuredPair, paired_records, withhold_winners

@@ -17,9 +17,9 @@ from flows.methods.round_context import TrainingSetup
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack
 from silos.errors import UserError
-from tasks.execution.prefect_tasks import as_task
+from tasks.execution.prefect_runner import PrefectRunner, as_task
 from tasks.execution.steps import ClientStep, OpaqueArgument, ServerStep, Step, server_step, step
-from tasks.execution.task_runner import PlainRunner, PrefectRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.execution.worker_backends import pickle_modules_by_name
 from tasks.messages.round_messages import Update
 from tasks.paired_outcomes import Outcomes

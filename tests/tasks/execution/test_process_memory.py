@@ -12,9 +12,9 @@ from prefect import flow
 
 from silos.cohort import Cohort, Silos
 from tasks.execution.open_workers import open_workers
+from tasks.execution.prefect_runner import PrefectRunner
 from tasks.execution.process_memory import collect_garbage, resident_bytes, set_malloc_thresholds
 from tasks.execution.steps import step
-from tasks.execution.task_runner import PrefectRunner
 
 SILOS = Silos("nowhere", "none", ())
 ROUNDS, SIZE = 60, 1_250_000  # float32: 5 MB

@@ -18,7 +18,8 @@ from flows.training.trainer import Trainer
 from silos.client_store import ClientStore
 from silos.cohort import Silos
 from tasks.execution import task_runner
-from tasks.execution.task_runner import PlainRunner, PrefectRunner
+from tasks.execution.prefect_runner import PrefectRunner
+from tasks.execution.task_runner import PlainRunner
 from tasks.local_train import local_train
 from tasks.places.sessions import PlaceAwayError
 from tasks.remote import place_workers

@@ -29,7 +29,8 @@ from silos.storage.manifest import COLUMNS, read_manifest
 from silos.storage.places import part_digest
 from tasks.evaluate import sum_targets
 from tasks.execution import prefect_tasks
-from tasks.execution.task_runner import PlainRunner, PrefectRunner, map_clients
+from tasks.execution.prefect_runner import PrefectRunner
+from tasks.execution.task_runner import PlainRunner, map_clients
 from tasks.local_train import local_train
 from tasks.messages.round_messages import Update
 from tasks.places.envelopes import Header

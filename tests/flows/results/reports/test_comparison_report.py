@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.results.reports import html_report
 from flows.results.reports.comparison_report import comparison_sections, diagnosis_section, write_comparison_report

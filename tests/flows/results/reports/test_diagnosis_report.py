@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from flows.diagnose import diagnose
-from flows.partition import make
+from flows.project.make_partition import make
 from flows.project.project import Project
 from flows.results.reports import diagnosis_report
 from silos.errors import UserError
