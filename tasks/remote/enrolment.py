@@ -17,7 +17,7 @@ from silos.errors import UserError, shown, some
 from silos.io.atomic_io import write_bytes
 from silos.io.locks import in_turn
 from silos.param_types import plain
-from tasks.places.broker import COORDINATOR, add_token, make_certificate, remove_token
+from tasks.places.broker_access import COORDINATOR, add_token, make_certificate, remove_token
 from tasks.places.envelopes import PrivateKey, PublicKey, write_secret
 from tasks.places.planes import Plane, open_plane
 from tasks.places.sessions import CoordinatorSession

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from flows.training.run_records.run_folder import RunFolder
 from silos.privacy.secret import cell_secret
@@ -61,6 +64,19 @@ class Held(Callback):
         while run.number == 9 and not Path("back").exists():
             time.sleep(0.05)
 """
+BARE = """
+from importlib.machinery import PathFinder
+
+HIDDEN = {hidden}
+find_spec = PathFinder.find_spec
+
+
+def find(name, path=None, target=None):
+    return None if name.partition(".")[0] in HIDDEN else find_spec(name, path, target)
+
+
+PathFinder.find_spec = find
+"""
 AT_PLACES = {"source": {"kind": "places"}, "split": {"validation": 0, "test": 0}}
 
 
@@ -74,13 +90,42 @@ def write_visits(path: Path, hospitals: tuple[str, ...], seed: int) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
+def needed(name: str, found: set[str]) -> set[str]:
+    """Add what a distribution needs, without extras."""
+    if (name := canonicalize_name(name)) not in found:
+        found.add(name)
+        with contextlib.suppress(metadata.PackageNotFoundError):  # of another platform
+            for requirement in map(Requirement, metadata.requires(name) or ()):
+                if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                    needed(requirement.name, found)
+    return found
+
+
+def write_bare(folder: Path) -> None:
+    """Write a folder that hides from Python, by PYTHONPATH, what an installation of siloflow without extras lacks."""
+    there = needed("siloflow", set())
+    hidden = [
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if not there & {canonicalize_name(owner) for owner in owners}
+    ]
+    assert {"prefect", "mlflow", "dvc", "fastapi", "matplotlib", "sqlalchemy"} < {*hidden}
+    assert not {"flows", "torch", "numpy", "pandas", "typer"} & {*hidden}
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(BARE.format(hidden=hidden))
+
+
 class Federation:
-    """The folders of a coordinator and of places, and the processes that serve."""
+    """The folders of a coordinator and of places, and the processes that serve; one place has what a place needs alone."""
 
     def __init__(self, home: Path, server: str) -> None:
         self.home, self.server, self.serving = home, server, dict[str, subprocess.Popen[str]]()
+        self.bare = {"south": str(home / "bare")}
+        write_bare(home / "bare")
 
     def run(self, where: str, *arguments: str) -> tuple[int, str, str]:
+        if where in self.bare:
+            return Folder(self.home / where, variables={"PYTHONPATH": self.bare[where]}).run(list(arguments))
         return Folder(self.home / where, self.server).run(list(arguments))
 
     def type(self, where: str, *arguments: str) -> Any:
@@ -92,7 +137,12 @@ class Federation:
         """Start `place serve` at a place, or the broker of a coordinator; it writes to a file that `log` reads."""
         with (self.home / f"{place}.log").open("a") as log:
             self.serving[place] = subprocess.Popen(
-                [COMMAND, "place", *(arguments or ("serve",))], cwd=self.home / place, stdout=log, stderr=log, text=True
+                [COMMAND, "place", *(arguments or ("serve",))],
+                cwd=self.home / place,
+                env={**os.environ, **({"PYTHONPATH": self.bare[place]} if place in self.bare else {})},
+                stdout=log,
+                stderr=log,
+                text=True,
             )
 
     def log(self, place: str) -> str:
@@ -130,7 +180,11 @@ def federation(tmp_path_factory: pytest.TempPathFactory, server: str) -> Any:
         if place == "coordinator":
             made.type(".", "init", place)
             return
-        made.type(".", "init", place, "--data", f"{place}.csv", "--label", "ill", "--client", "hospital")
+        where, folder, file = (".", place, f"{place}.csv")
+        if place in made.bare:  # its commands run in its folder
+            (home / place).mkdir()
+            where, folder, file = place, ".", f"../{place}.csv"
+        made.type(where, "init", folder, "--data", file, "--label", "ill", "--client", "hospital")
         made.type(place, "partition")
 
     with ThreadPoolExecutor(3) as threads:
@@ -222,9 +276,9 @@ def test_a_champion_is_promoted_and_predicts_at_a_place_as_on_one_machine(federa
 
 
 def predicted(federation: Any, model: str, at_place: bool = False) -> str:
-    """The labels and probabilities of oslo's new rows: by the model that was sent to its place, or on one machine."""
-    where, words = ("north", ("place", "predict")) if at_place else ("together", ("predict", "--model", model, *HERE))
-    federation.type(where, *words, "../new.csv", "--output", "labels.csv", "--client", "oslo")
+    """The labels and probabilities of rome's new rows: by the model that was sent to its place, or on one machine."""
+    where, words = ("south", ("place", "predict")) if at_place else ("together", ("predict", "--model", model, *HERE))
+    federation.type(where, *words, "../new.csv", "--output", "labels.csv", "--client", "rome")
     return (federation.home / where / "labels.csv").read_text()
 
 

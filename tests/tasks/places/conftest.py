@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.places.broker import COORDINATOR, add_token, broker_server, make_certificate
+from tasks.places.broker import broker_server
+from tasks.places.broker_access import COORDINATOR, add_token, make_certificate
 from tasks.places.envelopes import PrivateKey
 from tasks.places.planes import HttpsPlane
 

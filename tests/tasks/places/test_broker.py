@@ -16,16 +16,8 @@ from cryptography import x509
 
 from silos.errors import UserError
 from silos.io.locks import exclusive_lock
-from tasks.places.broker import (
-    COORDINATOR,
-    _RefusedError,
-    _Store,
-    add_token,
-    hash_token,
-    make_certificate,
-    remove_token,
-    serve_broker,
-)
+from tasks.places.broker import _RefusedError, _Store, serve_broker
+from tasks.places.broker_access import COORDINATOR, add_token, hash_token, make_certificate, remove_token
 from tasks.places.planes import CHUNK, HttpsPlane, PlaneAwayError, PlaneRefusalError
 from tests.tasks.places.conftest import Broker
 

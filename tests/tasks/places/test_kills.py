@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.places.broker import COORDINATOR, _Store
+from tasks.places.broker import _Store
+from tasks.places.broker_access import COORDINATOR
 from tasks.places.envelopes import Header, PrivateKey, unseal
 from tasks.places.planes import CHUNK, FolderPlane, HttpsPlane
 from tasks.places.sessions import CoordinatorSession, PlaceSessions

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.places.broker import COORDINATOR
+from tasks.places.broker_access import COORDINATOR
 from tasks.places.envelopes import Header, PrivateKey, TooLargeError, seal, unseal
 from tasks.places.planes import MOST_BYTES, FolderPlane, Plane
 from tasks.places.sessions import (

@@ -28,7 +28,7 @@ from silos.standardizer import NO_STANDARDIZATION, Standardization, Standardizer
 from silos.storage.manifest import COLUMNS, read_manifest
 from silos.storage.places import part_digest
 from tasks.evaluate import sum_targets
-from tasks.execution import prefect_tasks
+from tasks.execution import steps
 from tasks.execution.prefect_runner import PrefectRunner
 from tasks.execution.task_runner import PlainRunner, map_clients
 from tasks.local_train import local_train
@@ -344,7 +344,7 @@ def test_a_step_of_a_plugin_is_not_mistaken_for_one_of_a_place(federation):
 
     root, apart = federation
     with pytest.raises(UserError, match="step local_train: got one of a plugin, expected siloflow's own"):
-        PlaceRunner(root=root).map_cohorts(prefect_tasks.step(local_train), [((apart.listed,), {})])
+        PlaceRunner(root=root).map_cohorts(steps.step(local_train), [((apart.listed,), {})])
 
 
 def test_machines_that_differ_are_named(federation):
