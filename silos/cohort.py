@@ -324,14 +324,20 @@ class StackRows:
         return self.x.nbytes + self.y.nbytes + self.rows.nbytes
 
 
-def open_stack(silos: Silos, stack: Stack, split: str) -> StackRows:
+def open_stack(silos: Silos, stack: Stack, split: str, keep: bool = True) -> StackRows:
     """Load a stack's rows of one split, from this process's cache if possible.
+
+    Args:
+        silos: The silos.
+        stack: The clients.
+        split: The split.
+        keep: Keep them in the cache, since they are needed again.
 
     Raises:
         UserError: If a client's rows are not, or no longer, what the data version records.
     """
     key = (silos.folder, silos.version, silos.scaling, silos.members, stack, split)
-    return _cached(key, lambda: silos.check(stack.clients), lambda: _load_stack(silos, stack, split))
+    return _cached(key, lambda: silos.check(stack.clients), lambda: _load_stack(silos, stack, split), keep)
 
 
 def open_common(silos: Silos, split: str) -> tuple[np.ndarray, np.ndarray]:
@@ -355,7 +361,7 @@ def forget_stacks() -> None:
         _cache.clear()
 
 
-def _cached(key: tuple, check: Callable[[], None], read: Callable[[], StackRows]) -> StackRows:
+def _cached(key: tuple, check: Callable[[], None], read: Callable[[], StackRows], keep: bool = True) -> StackRows:
     check()  # cached rows too: a run must not mix cached rows with rows that changed on disk
     with _lock:
         cached = _cache.get(key)
@@ -364,6 +370,8 @@ def _cached(key: tuple, check: Callable[[], None], read: Callable[[], StackRows]
             return cached
     rows = read()
     check()  # nothing changed while the rows were read
+    if not keep:
+        return rows
     with _lock:
         _cache[key] = rows
         total = sum(entry.nbytes for entry in _cache.values())

@@ -110,7 +110,8 @@ def sum_targets(cohort: Cohort, private: ClientStore) -> list[TargetSums]:
     classes, messages = len(cohort.silos.manifest.classes), []
     for stack in cohort.stacks:
         rows, total = np.zeros(classes or 1, np.int64), 0.0
-        for _, targets, counted in countable_rows(cohort.silos, stack, "train", private):
+        # once a command, and in other stacks than training's: kept, they would be a second copy of all rows
+        for _, targets, counted in countable_rows(cohort.silos, stack, "train", private, keep=False):
             if classes:
                 rows += np.bincount(targets[counted], minlength=classes)
             else:

@@ -50,7 +50,7 @@ def load_streams(stack: Stack, seed: int, round: int, purpose: str, device: str)
     return client_streams(seed, [*stack.clients, *padding], round, purpose).to(device)
 
 
-def load_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
+def load_rows(silos: Silos, stack: Stack, split: str, device: str, keep: bool = True) -> Rows:
     """Load the padded rows of a stack's clients to the device; rows of a common split are the same for every client.
 
     Args:
@@ -58,12 +58,13 @@ def load_rows(silos: Silos, stack: Stack, split: str, device: str) -> Rows:
         stack: The clients.
         split: train, validation or test.
         device: Where the rows are used, such as "cpu".
+        keep: Whether they are needed again, as in each round.
     """
     if silos.common(split):
         x, y = (torch.from_numpy(a).to(device) for a in open_common(silos, split))
         counts = torch.tensor([len(y)] * len(stack.clients) + [0] * (stack.size - len(stack.clients)), device=device)
         return Rows(x.expand(stack.size, *x.shape), y.expand(stack.size, *y.shape), counts)
-    opened = open_stack(silos, stack, split)
+    opened = open_stack(silos, stack, split, keep)
     return Rows(*(torch.from_numpy(a).to(device) for a in (opened.x, opened.y, opened.rows)))
 
 
@@ -148,7 +149,7 @@ def reportable_classes(
 
 
 def countable_rows(
-    silos: Silos, stack: Stack, split: str, private: ClientStore
+    silos: Silos, stack: Stack, split: str, private: ClientStore, keep: bool = True
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Yield each client with the targets of its rows, and which of them count by class: (rows,) each, the second bool.
 
@@ -161,8 +162,9 @@ def countable_rows(
         stack: The clients.
         split: The split of the rows.
         private: The clients' stores, each with its policy.
+        keep: As of `load_rows`.
     """
-    rows, classes = load_rows(silos, stack, split, "cpu"), len(silos.manifest.classes)
+    rows, classes = load_rows(silos, stack, split, "cpu", keep), len(silos.manifest.classes)
     reports, least = may_report(silos, stack, split, rows, private).tolist(), least_rows(stack, private)
     for i, client in enumerate(stack.clients):
         if not reports[i]:

@@ -363,7 +363,7 @@ def main() -> int:
     differ = 0
     with machines() as made:
         made.put_together()
-        named = arguments.methods or [m["name"] for m in made.type("coordinator", "methods")["methods"]]
+        named = arguments.methods or [m["method"] for m in made.type("coordinator", "methods")["methods"]]
         for method in (name for name in named if name != "pooled"):
             small, found = (*SMALL, *settings_of([method])), dict[str, Any]()
             for who, more in (("coordinator", ()), ("together", ("--set", "runner.kind=threads"))):
