@@ -7,6 +7,7 @@ import pytest
 
 from flows.project.project import Project
 from flows.training.constant_baseline import against_baseline, baseline, scored_baseline
+from silos import cohort
 from silos.client_store import ClientStore
 from tasks.evaluate import OUTCOMES
 
@@ -51,6 +52,12 @@ def test_it_is_the_commonest_class_of_all_training_rows_and_a_mean_over_the_clie
     assert (found["name"], found["answer"], found["kind"]) == ('always "no"', "no", "commonest class")
     assert found["metrics"]["accuracy/mean"] == pytest.approx((3 / 4 + 1 / 10 + 1) / 3)
     assert found["metrics"]["accuracy/worst"] == pytest.approx(1 / 10)
+
+
+def test_no_training_rows_stay_in_memory_for_it(open_labels):
+    cohort.forget_stacks()
+    baseline(open_labels(LABELS))
+    assert {key[-1] for key in cohort._cache} == {"test"}
 
 
 def test_of_equally_common_classes_it_is_the_first(open_labels):
