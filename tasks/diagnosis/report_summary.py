@@ -489,7 +489,7 @@ def whole_units(summary: Summaries) -> Summaries:
     moments, with_value = summary.moments.copy(), rounded[:, :-1].sum(1)
     in_no_cell = ~counts.any((0, 1))
     of_class = np.minimum(np.rint(moments[0, :, in_no_cell, 0].T), total[in_no_cell])
-    all_present = moments[0, :, in_no_cell, 0].T >= of_columns[in_no_cell]
+    all_present = of_columns[in_no_cell] <= moments[0, :, in_no_cell, 0].T
     with_value[:, in_no_cell] = np.where(all_present, total[in_no_cell], of_class)
     moments[0, :, :, 0] = np.where(np.isnan(moments[0, :, :, 0]), np.nan, with_value)
     return Summaries(summary.rows, labels, rounded[None], moments)

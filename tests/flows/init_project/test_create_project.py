@@ -370,6 +370,24 @@ def test_the_reading_of_limits_and_the_decimal_mark_may_be_given(tmp_path, write
     assert rows.x[:2, names.index("fee")].tolist() == [1.25, 950]
 
 
+def test_decimal_commas_beside_points_are_to_be_rewritten_since_no_option_reads_both(tmp_path, write):
+    """`--decimal ,` would leave out the columns with points, and name no way back."""
+    quotes = [f'"{10 + at},5"' for at in range(ROWS)]
+    file = write(quote=quotes, size=[f"{1 + at}.5" for at in range(ROWS)])
+    made = create_project(tmp_path / "study", file, DataOptions())
+    assert made["left_out"] == [
+        "quote: got numbers that are not written plainly, such as '10,5' in row 2 (the header is row 1), in 60 of 60 rows, "
+        "expected a form such as 1234.5. To fix it, write them so, since size has decimal points, and one mark reads the "
+        "whole file"
+    ]
+    made = create_project(tmp_path / "study", file, DataOptions(decimal=","), force=True)
+    assert made["left_out"][0].endswith(
+        "expected decimal commas, as `decimal` says. To fix it, write them so, or all columns with decimal points"
+    )
+    alone = create_project(tmp_path / "alone", write("b.csv", quote=quotes), DataOptions())
+    assert "add `--decimal ,`" in alone["left_out"][0]
+
+
 def test_a_label_of_odd_numbers_is_refused_unless_they_are_to_be_classes(tmp_path, write):
     file = write(outcome=[f"{1 + at}.500" for at in range(ROWS)])
     with pytest.raises(

@@ -282,6 +282,13 @@ def test_pairs_within_a_group_are_counted_as_the_headline_counts_them(a_report, 
     assert said[-1] == "Within c00, c01 and c02, 4 of 150 pairs of silos differ."
 
 
+def test_a_group_of_which_pairs_differ_is_not_said_to_show_none(a_report, a_pair, a_line):
+    pairs = [a_pair(a, b, "feature") for a, b in product(LEFT, RIGHT)] + [a_pair("c00", "c01", "label")]
+    lines = [a_line((0, 0), 3, {"none": 2}, label=1), a_line((1, 1), 3), a_line((0, 1), 9, feature=9)]
+    said = sentences(a_report([LEFT, RIGHT], pairs, lines, inside=[{"alike": False}, {"alike": False}]))
+    assert said[0].endswith("Silos within c03, c04 and c05 differ as well, too little for any two of them to show it.")
+
+
 def test_no_sentence_claims_that_anything_agrees(a_report, a_pair, a_line):
     for types in (["feature"], ["label"], ["concept"], []):
         line = a_line((0, 1), 1, **dict.fromkeys(types, 1))
