@@ -87,7 +87,8 @@ def test_a_number_that_may_be_a_missing_value_is_said_with_its_share_and_the_key
     codes = np.where(np.arange(ROWS) % 15 == 3, -999, np.arange(ROWS) * 7)
     made = create_project(tmp_path / "study", write(price=codes), DataOptions())
     share = f"{100 * (codes < 0).mean():.2g}"
-    note = f"numbers that may be missing values (data.source.na_values): price (-999 in {share} % of rows)"
+    way_out = "data.source.na_values, before the first report"
+    note = f"numbers that may be missing values ({way_out}): price (-999 in {share} % of rows)"
     assert note in made["guessed"]
 
 
