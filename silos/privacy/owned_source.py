@@ -80,14 +80,18 @@ def check_source(root: Path, data: DataParams, of_sweep: bool = False) -> None:
             f"another name for {mine}. Choose another data.name, or let the owner correct data.source in {where}."
             f"{_way_back(store)}"
         )
+    refused, keys = list[str](), list[str]()
     for key, got, expected in _differences(owner, data, path):
         section = re.split(r"[.\[]", key)[0]
         if not {key, section} & {*owner.may_differ, *(["seed"] if of_sweep else [])}:
-            raise RefusalError(
-                f"params.yaml: data.{key}: got {shown(got)}, expected {shown(expected)}, as the silos' owner has set in "
-                f"{where}. Set it so, or let the owner add {section if '[' in key else key} to may_differ there."
-                f"{_way_back(store)}"
-            )
+            refused.append(f"data.{key}: got {shown(got)}, expected {shown(expected)}")
+            keys.append(section if "[" in key else key)
+    if refused:
+        raise RefusalError(
+            f"params.yaml: {'; '.join(refused)}, as the silos' owner has set in {where}. "
+            f"Set {'it' if len(refused) == 1 else 'them'} so, or let the owner add {', '.join(dict.fromkeys(keys))} to "
+            f"may_differ there.{_way_back(store)}"
+        )
 
 
 def reported_nothing(store: Path) -> bool:

@@ -479,13 +479,19 @@ def whole_units(summary: Summaries) -> Summaries:
     """
     counts = summary.counts[0]
     of_columns = counts.sum(1).max(0, initial=0.0)  # a feature's column is empty if it is withheld
+    # a rare class is in no cell, but its share is reported
+    of_columns[:-1] = np.where(np.isnan(summary.labels[0]), of_columns[:-1], summary.labels[0])
     total = _whole(np.append(of_columns, max(summary.rows[0] - of_columns.sum(), 0.0)), int(summary.rows[0]))[:-1]
     rounded = np.zeros_like(counts)
     for feature, column in np.argwhere(counts.any(1)).tolist():
         rounded[feature, :, column] = _whole(counts[feature, :, column], int(total[column]))
     labels = np.where(np.isnan(summary.labels), np.nan, total[:-1])
-    moments = summary.moments.copy()
-    moments[0, :, :, 0] = np.where(np.isnan(moments[0, :, :, 0]), np.nan, rounded[:, :-1].sum(1))
+    moments, with_value = summary.moments.copy(), rounded[:, :-1].sum(1)
+    in_no_cell = ~counts.any((0, 1))
+    of_class = np.minimum(np.rint(moments[0, :, in_no_cell, 0].T), total[in_no_cell])
+    all_present = of_columns[in_no_cell] <= moments[0, :, in_no_cell, 0].T
+    with_value[:, in_no_cell] = np.where(all_present, total[in_no_cell], of_class)
+    moments[0, :, :, 0] = np.where(np.isnan(moments[0, :, :, 0]), np.nan, with_value)
     return Summaries(summary.rows, labels, rounded[None], moments)
 
 

@@ -17,6 +17,7 @@ from flows.diagnosis.text.clauses import (
 )
 from flows.diagnosis.text.phrases import (
     capital,
+    change_phrases,
     group_name,
     joined,
     listed,
@@ -350,8 +351,61 @@ def _by_type(report: SiloFacts, differ: list[PairRecord], determined: list[PairR
             share = "all" if count == len(pairs) else f"{count:,}"
             text += f", {share} of them between {listed(odd)} and the others{_together(report, odd, kind)}"
         sides = {listed(odd): len(odd)} if odd else {}
-        found.append(Finding(f"{text}.", sides, (kind,), tuple(leading), is_odd=bool(odd), threshold=hedged))
+        by_silo = _by_feature(report, pairs, len(determined)) if kind == "feature" and not odd else {}
+        inputs = tuple(name for name in leading if name.partition("=")[0] not in by_silo)
+        found.append(Finding(f"{text}.", sides, (kind,), inputs, is_odd=bool(odd), threshold=hedged))
+        found += [finding for finding in by_silo.values() if finding.text][:MAX_FEATURES]
     return found
+
+
+def _by_feature(report: SiloFacts, differ: Sequence[PairRecord], determined: int) -> dict[str, Finding]:
+    """Return the columns whose inputs differ at some silos only, by name, those that differ most first.
+
+    The text of a column that is a fault of these silos is empty, since an earlier sentence names it.
+    """
+    by_column: dict[str, list[PairRecord]] = {}
+    largest: dict[str, float] = {}
+    for pair in differ if report["pairs_of"] == "silos" else ():
+        for name, effect in pair["input_features"].items():
+            column = name.partition("=")[0]
+            pairs = by_column.setdefault(column, [])
+            if pair not in pairs[-1:]:
+                pairs.append(pair)
+            largest[column] = max(effect, largest.get(column, 0.0))
+    faults = {name: fault["silos"] for fault in report["data_faults"] for name in fault["names"]}
+    found: dict[str, Finding] = {}
+    for column in sorted(by_column, key=lambda name: -largest[name]):
+        pairs = by_column[column]
+        odd = odd_units(report, pairs) or _in_all(pairs)
+        if not odd:
+            continue
+        count = num_across(pairs, odd)
+        share = "all" if count == len(pairs) else f"{count:,}"
+        text = f"In {len(pairs):,} of {counted(determined, 'pair')} of silos {column} differs, {share} of them between "
+        text += f"{listed(odd)} and the others{_amount(report, odd, column)}."
+        found[column] = Finding(
+            "" if column in faults else text, {listed(odd): len(odd)}, ("feature",), (column,), is_odd=True
+        )
+    return found
+
+
+def _in_all(pairs: Sequence[PairRecord]) -> list[str]:
+    """Return the silo that all of these pairs have in common, if there are several pairs."""
+    common = set.intersection(*({pair["first"], pair["second"]} for pair in pairs))
+    return sorted(common) if len(pairs) > 1 and len(common) == 1 else []
+
+
+def _amount(report: SiloFacts, odd: Sequence[str], column: str) -> str:
+    """Return by how much a column of one silo differs from that of all others, if it is known."""
+    changes = [
+        change
+        for record in report["rest"]
+        if [record["client"]] == [*odd]
+        for change in record.get("changes", {}).get("feature", ())
+        if change["name"].partition("=")[0] == column
+    ]
+    phrases = [phrase for change in changes[:2] for phrase in change_phrases([change], report)]
+    return f"; against all of them together, {joined(phrases)}" if phrases else ""
 
 
 def _together(report: SiloFacts, odd: Sequence[str], kind: ShiftType) -> str:

@@ -1,7 +1,7 @@
 """What to do next after a diagnosis: checks of units, inputs and labels, and the methods to compare."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from flows.diagnosis.build_report import is_rule_unknown
 from flows.diagnosis.text.fault_phrases import fault_steps, unit_step
@@ -36,23 +36,27 @@ def next_steps(report: DiagnosisFacts) -> list[str]:
     faults: list[DataFault] = [] if "against" in report else report["data_faults"]
     first, kinds = fault_steps(faults), {fault["what"] for fault in faults}
     codes = far_values(report)
-    first += [_step_of_far_values(report, name, rows) for name, rows in codes.items()]
+    first += _step_of_far_values(report, codes)
     if "against" not in report and _shows_no_difference(report):
         units = unit_steps(report).values()
         return [*first, *units] if units or kinds & {"persons", "shared"} else [*first, _ONE_MODEL]
-    known = {
-        name for fault in faults if fault["what"] == "constant" or fault["what"] == "empty" for name in fault["names"]
-    }
-    return [*first, *_steps(report, {*codes, *known})]
+    explained = {name: {*rows} for name, rows in codes.items()}
+    for fault in faults:
+        if fault["what"] == "constant" or fault["what"] == "empty":
+            explained.setdefault(fault["names"][0], set()).update(fault["silos"])
+    return [*first, *_steps(report, explained)]
 
 
-def _steps(report: DiagnosisFacts, explained: set[str]) -> list[str]:
-    """Return what to do about differences; inputs that are explained already are not checked again."""
+def _steps(report: DiagnosisFacts, explained: Mapping[str, Set[str]]) -> list[str]:
+    """Return what to do about differences.
+
+    explained: by feature the silos at which a difference is explained already, and is not checked again.
+    """
     found, units, unsure = _sure_findings(report), unit_steps(report), _silos_of_persons(report)
     types = {kind for finding in found for kind in finding.kinds}
     steps = [*units.values()]
     if "feature" in types:
-        checks = _checks_of_inputs(report, found, {*explained, *units})
+        checks = _checks_of_inputs(report, found, {**explained, **{name: {*report["clients"]} for name in units}})
         types -= set() if checks or report["query"]["pictures"] else {"feature"}
         steps += checks
     if "against" in report:
@@ -115,29 +119,43 @@ def _shows_no_difference(report: SiloFacts) -> bool:
     return alike and bool(determined) and not any(record["types"] for record in (*determined, *report["rest"]))
 
 
-def _step_of_far_values(report: DiagnosisFacts, feature: str, rows: Mapping[str, Sequence[int]]) -> str:
-    """Return how to find out what values apart from all others are; only a table has texts for missing values."""
-    start = f"Look at the values of {feature} at {listed([*rows])} that lie {apart_from(rows.values())}."
+def _step_of_far_values(report: DiagnosisFacts, codes: Mapping[str, Mapping[str, Sequence[int]]]) -> list[str]:
+    """Return how to find out what values apart from all others are; only a table has texts for missing values.
+
+    One step names all features, since data.source.na_values holds the codes of all.
+    """
+    if not codes:
+        return []
+    lie = [f"of {name} at {listed([*rows])} that lie {apart_from(rows.values())}" for name, rows in codes.items()]
+    start = f"Look at the values {'; '.join(lie)}."
     if not report["label"]:
-        return f"{start} Correct them, or mark them as missing, and diagnose again."
-    return (
+        return [f"{start} Correct them, or mark them as missing, and diagnose again."]
+    sides = [rows for by_silo in codes.values() for rows in by_silo.values()]
+    examples = [text for side, text in enumerate(('"-999"', '"9999"')) if any(rows[side] for rows in sides)]
+    return [
         f"{start} If they are a code for missing values, list it under data.source, as in "
-        '`na_values: ["-999"]`, partition and diagnose again; otherwise correct them.'
-    )
+        f"`na_values: [{', '.join(examples)}]` with `missing: drop_rows` or a fill, partition and diagnose again; otherwise "
+        "correct them."
+    ]
 
 
-def _checks_of_inputs(report: DiagnosisFacts, found: Sequence[Finding], explained: set[str]) -> list[str]:
+def _checks_of_inputs(report: DiagnosisFacts, found: Sequence[Finding], explained: Mapping[str, Set[str]]) -> list[str]:
     """Return what to check about the inputs that differ, at the silos that differ in them, but those explained already."""
     differ = [finding for finding in found if "feature" in finding.kinds]
     if report["query"]["pictures"]:
         return ["Turn, centre and light the pictures of all silos alike, if it is known how."]
+    unexplained: dict[str, list[str]] = {}  # by the text of a finding, since one silo may differ for two reasons
+    for finding in differ:
+        unexplained[finding.text] = [
+            n for n in finding.inputs if not _is_explained(report, finding, explained.get(n, set()))
+        ]
     scaled = [finding for finding in differ if finding.transform]
     steps = []
     if scaled:
-        names = _columns(name for finding in scaled for name in finding.inputs if name not in explained)
+        names = _columns(name for finding in scaled for name in unexplained[finding.text])
         steps.append(f"Let each silo standardise {joined(names or ['them'])} before training.")
     checked = [finding for finding in differ if not finding.transform]
-    where = _by_silos(checked, lambda finding: [name for name in finding.inputs if name not in explained])
+    where = _by_silos(checked, lambda finding: unexplained[finding.text])
     for silos, names in where.items():
         columns = _columns(names)
         verb = "differs" if len(columns) == 1 else "differ"
@@ -148,6 +166,15 @@ def _checks_of_inputs(report: DiagnosisFacts, found: Sequence[Finding], explaine
         silos = _suspects(checked)
         steps.append(f"Check at {silos} why inputs differ: other cases (case mix), or another way of measuring.")
     return steps
+
+
+def _is_explained(report: DiagnosisFacts, finding: Finding, silos: Set[str]) -> bool:
+    """Return whether these silos explain a difference: the described side has one of them, or no side stands out."""
+    sides = [*finding.sides]
+    if not silos or not finding.is_odd or "against" in report:
+        return bool(silos)
+    of_groups = {group_name(report, index): {*group} for index, group in enumerate(report["groups"])}
+    return not silos.isdisjoint(of_groups.get(sides[0], {sides[0]}))
 
 
 def _columns(names: Iterable[str]) -> list[str]:

@@ -149,7 +149,9 @@ def _belong(silos: list[str]) -> str:
 
 def _unlike_inside(report: SiloFacts) -> str:
     """Return a sentence on groups whose silos differ in total, although no two of them were seen to differ."""
-    unlike = [index for index, inside in enumerate(report.get("inside", [])) if not inside["alike"]]
+    inside = {record["groups"][0]: record for record in report["between"] if len({*record["groups"]}) == 1}
+    shown = {index for index, record in inside.items() if num_determined(record) > record["none"]}
+    unlike = [index for index, each in enumerate(report.get("inside", [])) if not each["alike"] and index not in shown]
     if not unlike:
         return ""
     names = listed([group_name(report, index) for index in unlike])

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 
 from silos.errors import UserError, shown, some
 from silos.params_section import Fill
@@ -17,6 +18,7 @@ from silos.schema import Feature
 from silos.sources.source_checks import stays_distinct
 from silos.sources.source_params import Table
 from silos.sources.tabular.column_kinds import Column
+from silos.sources.tabular.number_parser import WrittenNumbers
 from silos.sources.tabular.table_reader import TableSample
 
 _EXACT = 2.0**53  # up to which float64 represents all integers
@@ -144,11 +146,21 @@ def describe_odd_numbers(sample: TableSample, column: Column, options: bool = Fa
     if got is None:
         wanted = wanted_numbers(column, options)
         return f"got numbers mixed with text: {count} hold no number, the first is {first}; expected {wanted}"
-    return f"got {got}, such as {first}, in {count}, expected {wanted_numbers(column, options)}"
+    other = [c.name for c in sample.columns if column.kind == "unplain" and column.detail and needs_point(c)]
+    return f"got {got}, such as {first}, in {count}, expected {wanted_numbers(column, options, other)}"
 
 
-def wanted_numbers(column: Column, options: bool = False) -> str:
-    """Say what is expected instead of the values that keep a column from being numbers, and how to fix them."""
+def needs_point(column: Column) -> bool:
+    """Return whether a column of numbers in a text file cannot be read with decimal commas."""
+    is_text = pa.types.is_string(column.values.type) or pa.types.is_large_string(column.values.type)
+    return column.kind == "number" and is_text and "." in WrittenNumbers(column.values).marks
+
+
+def wanted_numbers(column: Column, options: bool = False, with_point: Sequence[str] = ()) -> str:
+    """Say what is expected instead of the values that keep a column from being numbers, and how to fix them.
+
+    with_point: the other columns that have decimal points, if this one has decimal commas: one mark reads a whole file.
+    """
     if column.kind == "ambiguous":
         way_out = "Add `--decimal .` or `--decimal ,`"
         way_out = way_out if options else 'Set `decimal: "."` or `decimal: ","` under data.source'
@@ -159,6 +171,13 @@ def wanted_numbers(column: Column, options: bool = False) -> str:
             f"plain numbers. {limit} to read <0.5 as 0.5 and >90 as 90, or {half} to read <0.5 as 0.25; or correct or "
             "empty these"
         )
+    if column.kind == "unplain" and with_point:
+        return (
+            f"a form such as 1234.5. To fix it, write them so, since {some([shown(name, 40) for name in with_point], 3)} "
+            f"{'has' if len(with_point) == 1 else 'have'} decimal points, and one mark reads the whole file"
+        )
+    if column.kind == "unplain" and not column.detail and _have_points(column):
+        return "decimal commas, as `decimal` says. To fix it, write them so, or all columns with decimal points"
     if column.kind == "unplain":
         way_out = (
             f"add `--decimal {column.detail}`" if options else f'set `decimal: "{column.detail}"` under data.source'
@@ -168,6 +187,13 @@ def wanted_numbers(column: Column, options: bool = False) -> str:
     return (
         "numbers only. Correct or empty these, or list the texts that mean a missing value under data.source.na_values"
     )
+
+
+def _have_points(column: Column) -> bool:
+    """Return whether the values that are not read are plain numbers with a decimal point."""
+    odd = np.isnan(column.numbers)
+    texts = WrittenNumbers(pa.array([column.texts[index] for index in np.flatnonzero(odd).tolist()], pa.string()))
+    return bool(odd.any()) and bool((texts.plain(".") & ~np.isnan(texts.read("."))).all())
 
 
 _CENSORED_KEYS = ("Set `censored: limit` under data.source", "`censored: half`")

@@ -44,7 +44,7 @@ def ingest_notes(
         ),
         *_left_out_notes(source, row_numbers),
         *_unit_notes(sample, source),
-        *_missing_notes(columns, rules, dropped),
+        *_missing_notes(columns, rules, dropped, None if source.client is None else sample.column(source.client)),
         *([f"missing: no row is left of {some(lost, _NAMES)}"] if lost else []),
         *_split_notes(source, columns, rows),
         _label_note(source, rows),
@@ -103,7 +103,7 @@ def missing_code_notes(source: Table, columns: Sequence[Column], is_text: bool) 
     coded = [column for column in columns if column.missing_code]
     if not coded or source.na_values is not None:
         return []
-    fix = "data.source.na_values" if is_text else "store them as null"
+    fix = "data.source.na_values, before the first report" if is_text else "store them as null"
     return [f"numbers that may be missing values ({fix}): {_list_columns(coded, _describe_code)}"]
 
 
@@ -151,10 +151,13 @@ def _used(column: Column) -> list[str]:
     return [column.texts[code] for code in column.used]
 
 
-def _missing_notes(columns: Sequence[Column], rules: Sequence[Rule], dropped: np.ndarray) -> list[str]:
+def _missing_notes(
+    columns: Sequence[Column], rules: Sequence[Rule], dropped: np.ndarray, client: Column | None
+) -> list[str]:
     parts = []
     if dropped.any():
-        parts.append(f"{int(dropped.sum()):,} of {_count(len(dropped), 'row')} dropped")
+        mostly = "" if client is None else _mostly_dropped(client, dropped)
+        parts.append(f"{int(dropped.sum()):,} of {_count(len(dropped), 'row')} dropped{mostly}")
     filled = [c for c, rule in zip(columns, rules, strict=True) if isinstance(rule, Fill) and c.missing.any()]
     numbers = [column for column in filled if column.kind != "text"]
     texts = [column for column in filled if column.kind == "text"]
@@ -163,6 +166,21 @@ def _missing_notes(columns: Sequence[Column], rules: Sequence[Rule], dropped: np
     if texts:
         parts.append(f"{_list_columns(texts, _missing_count)} as a separate category")
     return [f"missing: {'; '.join(parts)}"] if parts else []
+
+
+_TIMES_AS_MANY = 2  # as of all rows: then a silo's dropped rows are hardly missing at random
+
+
+def _mostly_dropped(client: Column, dropped: np.ndarray) -> str:
+    """Name the clients of which a far larger share of rows is dropped than of all rows, with this share."""
+    rows = np.bincount(client.codes[~client.missing], minlength=len(client.texts))
+    lost = np.bincount(client.codes[~client.missing & dropped], minlength=len(client.texts))
+    share = lost / np.maximum(rows, 1)
+    # ten rows or more, since a small silo loses some by chance
+    found = [i for i in np.argsort(-share, kind="stable").tolist() if lost[i] >= 10]
+    found = [i for i in found if share[i] > _TIMES_AS_MANY * dropped.mean()]
+    named = [f"{lost[i]:,} of {rows[i]:,} of {_quoted_name(client.texts[i])}" for i in found]
+    return f", {some(named, _NAMES)}" if named else ""
 
 
 def _missing_count(column: Column) -> str:

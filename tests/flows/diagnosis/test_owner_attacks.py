@@ -80,7 +80,9 @@ def test_a_value_is_made_missing_to_leave_out_its_row(hospital):
     lone = hospital.table()[0][3]
     assert answered(hospital.diagnose())
     asked = ["data.source.missing=drop_rows", f'data.source.na_values=["{lone}"]']
-    assert FIXED in hospital.diagnose(*asked)
+    refused = hospital.diagnose(*asked)
+    assert FIXED in refused
+    assert "let the owner add source.missing, source.na_values to may_differ there" in refused, "both at once"
     hospital.owner(may_differ=["source", "features"])
     assert FEW in hospital.diagnose(*asked)
 

@@ -87,7 +87,8 @@ def test_a_number_that_may_be_a_missing_value_is_said_with_its_share_and_the_key
     codes = np.where(np.arange(ROWS) % 15 == 3, -999, np.arange(ROWS) * 7)
     made = create_project(tmp_path / "study", write(price=codes), DataOptions())
     share = f"{100 * (codes < 0).mean():.2g}"
-    note = f"numbers that may be missing values (data.source.na_values): price (-999 in {share} % of rows)"
+    way_out = "data.source.na_values, before the first report"
+    note = f"numbers that may be missing values ({way_out}): price (-999 in {share} % of rows)"
     assert note in made["guessed"]
 
 
@@ -368,6 +369,24 @@ def test_the_reading_of_limits_and_the_decimal_mark_may_be_given(tmp_path, write
     names = [feature.name for feature in rows.features]
     assert rows.x[7, names.index("crp")] == value
     assert rows.x[:2, names.index("fee")].tolist() == [1.25, 950]
+
+
+def test_decimal_commas_beside_points_are_to_be_rewritten_since_no_option_reads_both(tmp_path, write):
+    """`--decimal ,` would leave out the columns with points, and name no way back."""
+    quotes = [f'"{10 + at},5"' for at in range(ROWS)]
+    file = write(quote=quotes, size=[f"{1 + at}.5" for at in range(ROWS)])
+    made = create_project(tmp_path / "study", file, DataOptions())
+    assert made["left_out"] == [
+        "quote: got numbers that are not written plainly, such as '10,5' in row 2 (the header is row 1), in 60 of 60 rows, "
+        "expected a form such as 1234.5. To fix it, write them so, since size has decimal points, and one mark reads the "
+        "whole file"
+    ]
+    made = create_project(tmp_path / "study", file, DataOptions(decimal=","), force=True)
+    assert made["left_out"][0].endswith(
+        "expected decimal commas, as `decimal` says. To fix it, write them so, or all columns with decimal points"
+    )
+    alone = create_project(tmp_path / "alone", write("b.csv", quote=quotes), DataOptions())
+    assert "add `--decimal ,`" in alone["left_out"][0]
 
 
 def test_a_label_of_odd_numbers_is_refused_unless_they_are_to_be_classes(tmp_path, write):

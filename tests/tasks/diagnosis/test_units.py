@@ -67,6 +67,16 @@ def test_a_patient_with_a_rare_number_of_visits_does_not_show(silos_of, asked):
     assert message.moments.numpy()[:, :, :2, 0] == pytest.approx(np.repeat(message.labels.numpy()[:, None], 2, 1))
 
 
+def test_a_rare_class_in_no_cell_keeps_its_share(silos_of, asked):
+    """Its patients would merge the cells of the others, so it is counted in none; its share is still the one that it has."""
+    silos = silos_of({"a": visits(1, (12, 150, 150), 1), "b": visits(2, (150, 150, 150), 1)}, features=BOUNDED)
+    (message,) = asked(silos).answers.messages
+    own = message.clients.index("a")
+    assert message.counts.numpy()[own, :, :, 0].sum() == 0
+    assert message.labels.numpy()[own].tolist() == [12.0, 150.0, 150.0]
+    assert message.moments.numpy()[own, :, :3, 0].tolist() == [[12.0, 150.0, 150.0]] * 2
+
+
 def test_under_noise_a_patient_counts_as_one_row(silos_of, asked):
     silos = silos_of({"a": visits(1, (300, 300)), "b": visits(2, (300, 300))}, features=BOUNDED)
     noise = {"epsilon": 8.0, "delta": 1e-5}

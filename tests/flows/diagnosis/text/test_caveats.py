@@ -399,9 +399,42 @@ def test_a_code_for_missing_values_is_named_before_other_causes_with_the_line_to
     )
     assert next_steps(report) == [
         "Look at the values of crp at b that lie apart, below all others. If they are a code for missing values, list it "
-        'under data.source, as in `na_values: ["-999"]`, partition and diagnose again; otherwise correct them.'
+        'under data.source, as in `na_values: ["-999"]` with `missing: drop_rows` or a fill, partition and diagnose again; '
+        "otherwise correct them."
     ]
     assert "na_values" not in " ".join([*notes(report | {"label": ""}), *next_steps(report | {"label": ""})])
+
+
+HIGHER = {"what": "mean", "name": "crp", "first": 9.0, "second": 3.0, "difference": 6.0, "deviations": 2.0}
+
+
+@pytest.mark.parametrize(("silo", "is_checked"), [("c", True), ("a", False)])
+def test_a_code_at_one_silo_explains_no_difference_at_another(silo, is_checked, a_report, a_pair, a_line):
+    """In a kiln's gain of the airflow, the code 9999 of another kiln hid the step."""
+    changes = {"features": ["crp"], "changes": {"feature": [HIGHER]}}
+    lines = [a_line((0, 1), 2, changes, feature=2), a_line((1, 1), 1)]
+    pairs = [a_pair("a", "b", "feature"), a_pair("a", "c", "feature"), a_pair("b", "c")]
+    codes = {**CODES, "silos": [silo], "rows": {silo: [0, 21]}}
+    steps = next_steps(a_report([["a"], ["b", "c"]], pairs, lines, label="sepsis", not_compared=[codes]))
+    assert steps[0] == (
+        f"Look at the values of crp at {silo} that lie apart, above all others. If they are a code for missing values, "
+        'list it under data.source, as in `na_values: ["9999"]` with `missing: drop_rows` or a fill, partition and diagnose '
+        "again; otherwise correct them."
+    )
+    check = "Check at a why crp differs: other cases (case mix), or another way of measuring."
+    assert (check in steps) is is_checked
+
+
+def test_codes_of_several_features_are_one_line_to_set(a_report, a_pair, a_line):
+    above = {**CODES, "names": ["ldh"], "silos": ["a"], "rows": {"a": [0, 9]}}
+    report = a_report(
+        [["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], label="sepsis", not_compared=[CODES, above]
+    )
+    assert next_steps(report)[0] == (
+        "Look at the values of crp at b that lie apart, below all others; of ldh at a that lie apart, above all others. If "
+        'they are a code for missing values, list it under data.source, as in `na_values: ["-999", "9999"]` with '
+        "`missing: drop_rows` or a fill, partition and diagnose again; otherwise correct them."
+    )
 
 
 def test_one_value_far_from_all_others_is_a_limit_and_leads_to_no_step(a_report, a_pair, a_line):

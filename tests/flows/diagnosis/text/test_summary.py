@@ -282,6 +282,13 @@ def test_pairs_within_a_group_are_counted_as_the_headline_counts_them(a_report, 
     assert said[-1] == "Within c00, c01 and c02, 4 of 150 pairs of silos differ."
 
 
+def test_a_group_of_which_pairs_differ_is_not_said_to_show_none(a_report, a_pair, a_line):
+    pairs = [a_pair(a, b, "feature") for a, b in product(LEFT, RIGHT)] + [a_pair("c00", "c01", "label")]
+    lines = [a_line((0, 0), 3, {"none": 2}, label=1), a_line((1, 1), 3), a_line((0, 1), 9, feature=9)]
+    said = sentences(a_report([LEFT, RIGHT], pairs, lines, inside=[{"alike": False}, {"alike": False}]))
+    assert said[0].endswith("Silos within c03, c04 and c05 differ as well, too little for any two of them to show it.")
+
+
 def test_no_sentence_claims_that_anything_agrees(a_report, a_pair, a_line):
     for types in (["feature"], ["label"], ["concept"], []):
         line = a_line((0, 1), 1, **dict.fromkeys(types, 1))
@@ -306,6 +313,38 @@ def test_very_many_groups_are_summarised_by_type(a_report, a_pair, a_line):
     assert said[1:] == [
         "In 5 of 15 pairs of silos inputs differ, most in age, all of them between c5 and the others.",
         "In 15 of 15 pairs of silos label frequencies differ.",
+    ]
+
+
+def test_where_all_silos_differ_each_input_is_named_with_its_silo_and_a_constant_only_once(a_report, a_pair, a_line):
+    """As of five branches: one spells a category otherwise, one has older clients, one has a default in a column."""
+    names, places = [f"c{at}" for at in range(5)], [(a, b) for a in range(5) for b in range(a)]
+    odd = {"deductible": 0, "channel=web": 1, "age": 2}
+    effects = [{name: 1.0 for name, silo in odd.items() if silo in place} | {"other": 0.1} for place in places]
+    pairs = [
+        a_pair(names[a], names[b], "feature", features=found) for (a, b), found in zip(places, effects, strict=True)
+    ]
+    web = {"what": "category", "name": "channel=web", "value": "1", "first": 0.0, "second": 0.35, "difference": -0.35}
+    rest = [{"client": name, "changes": {"feature": [web]}} | a_pair(name, "", "feature") for name in names]
+    faults = [{"what": "constant", "names": ["deductible"], "silos": ["c0"], "values": [500.0]}]
+    report = a_report(
+        [[name] for name in names],
+        pairs,
+        [a_line((b, a), 1, feature=1) for a, b in places],
+        ranking=["channel=web", "deductible"],
+        rest=rest,
+        data_faults=faults,
+    )
+    assert sentences(report)[2:] == [
+        "In 10 of 10 pairs of silos inputs differ, most in channel=web and deductible.",
+        "In 4 of 10 pairs of silos channel differs, all of them between c1 and the others; against all of them together, "
+        "channel=web in 0 % of rows against 35 % (−35 points).",
+        "In 4 of 10 pairs of silos age differs, all of them between c2 and the others.",
+    ]
+    assert next_steps(report)[:3] == [
+        "Check at c0 why deductible has one value, such as a default.",
+        "Check at c1 why channel differs: other cases (case mix), or another way of measuring.",
+        "Check at c2 why age differs: other cases (case mix), or another way of measuring.",
     ]
 
 

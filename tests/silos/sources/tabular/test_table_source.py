@@ -196,6 +196,16 @@ def test_names_that_look_alike_and_are_kept_apart_are_pointed_out(read, text, sa
     assert not any("spelling" in note for note in read("a,c,y\n1,u,07\n1.0,v,7.5\n", client="c").notes)
 
 
+def test_silos_of_which_far_more_rows_are_dropped_than_of_all_are_named(read):
+    """A label that is not there yet at one silo: dropping its rows leaves the earlier ones, which may be others."""
+    lines = [f"{'north' if at % 2 else 'south'},{at},{'' if at < 30 and at % 2 else at % 3}" for at in range(200)]
+    rows = read("\n".join(["site,age,y", *lines, ",7,", ""]), client="site", missing="drop_rows")
+    assert "missing: 16 of 201 rows dropped, 15 of 100 of north" not in rows.notes, "15 % are less than twice 8 %"
+    lines = [f"{'north' if at % 4 else 'south'},{at},{'' if at < 48 and not at % 4 else at % 3}" for at in range(200)]
+    rows = read("\n".join(["site,age,y", *lines, ",7,", ""]), client="site", missing="drop_rows")
+    assert "missing: 13 of 201 rows dropped, 12 of 50 of south" in rows.notes
+
+
 def test_what_was_read_is_said_in_a_few_lines(read):
     text = "id,site,age,bmi,smokes,ward,ill\n1,n,,2.5,True,b,no\n2,n,51,3,False,,yes\n3,s,70,1,true,b,yes\n"
     rows = read(text, label="ill", client="site", drop=["id"], missing={"fill": 0})
