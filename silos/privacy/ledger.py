@@ -2,12 +2,9 @@
 
 import hashlib
 import math
-import os
-import pwd
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -31,6 +28,7 @@ from silos.privacy.report_rules import (
     spent,
 )
 from silos.privacy.reported_rows import RowRegister
+from silos.privacy.request_log import now, user
 from silos.privacy.sealed_log import WAY_OUT, SealedLog
 from silos.privacy.secret import Secret
 
@@ -216,6 +214,10 @@ class Ledger:
         with self._lock():
             return self._open()[1]
 
+    def rows_of(self, entry: Entry) -> int | None:
+        """Return how many rows are behind a report without noise; None if it names none."""
+        return int(self._load(entry.rows)["sizes"][-1].sum()) if entry.rows else None
+
     def unit_hashes(self, units: np.ndarray) -> np.ndarray:
         """Return the hashes that the ledger records for the units of rows, by their names: (rows,) uint64."""
         with self._lock():
@@ -335,19 +337,6 @@ def _serialized(arrays: Mapping[str, np.ndarray]) -> tuple[str, bytes]:
 
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     return hashlib.sha256(data).hexdigest(), data
-
-
-def user() -> str:
-    """Return the name of the process's user, by its number."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name  # not by the environment, which can be set
-    except KeyError:  # a container's user without a name
-        return f"user {os.getuid()}"
-
-
-def now() -> str:
-    """Return the time (UTC) of an entry."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _compute_report(

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from silos.errors import RefusalError
-from silos.privacy.ledger import Entry, Ledger, now, user
+from silos.privacy.ledger import Entry, Ledger
 from silos.privacy.report_rules import RHO, Kind, Unit, check_budget, spent
 from silos.privacy.reported_rows import RowRegister
+from silos.privacy.request_log import now, user
 from silos.privacy.sealed_log import SealedLog
 
 TRAINING = Kind("training")
