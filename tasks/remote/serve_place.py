@@ -24,6 +24,7 @@ from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, 
 from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import COLUMNS, read_manifest, schema_of, to_json
 from silos.storage.places import described, part_digest
+from tasks.execution.prefect_tasks import is_report
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, run_step
 from tasks.remote.codec import OpenedPlace, unpack, unpack_call
@@ -210,7 +211,7 @@ def _described(silos: Silos, arguments: Mapping[str, object]) -> str:
 
 def _is_report(step: str) -> bool:
     """Return whether a step reports to a diagnosis, through the ledgers of the silos."""
-    return step in client_steps() and client_steps()[step].fn.__module__.startswith("tasks.diagnosis.")
+    return step in client_steps() and is_report(client_steps()[step].fn)
 
 
 def _check_features(arguments: Mapping[str, object], silos: Silos) -> None:
