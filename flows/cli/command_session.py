@@ -4,8 +4,10 @@
 """
 
 import json as json_format
+import shlex
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
@@ -68,6 +70,7 @@ class Session:
 
         self._json, self._server, self._hints = json, server, (retry_hint, resume_hint)
         self._lifecycle = CommandLifecycle(timings, show_start=server and not json)
+        self._recording = ExitStack()
 
     def __enter__(self) -> Self:
         self._lifecycle.start()
@@ -76,7 +79,10 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lifecycle.stop(error, *self._hints)
+        try:
+            self._recording.__exit__(kind, error, trace)
+        finally:
+            self._lifecycle.stop(error, *self._hints)
 
     @property
     def root(self) -> Path:
@@ -88,6 +94,7 @@ class Session:
         overrides: list[str] | None,
         check: Callable[["Project"], None] | None = None,
         lock_data_for: str | None = None,
+        is_recorded: bool = True,
     ) -> "Project":
         """Read params.yaml with these overrides. Call this before Prefect is imported: it then reads the server's address.
 
@@ -95,10 +102,17 @@ class Session:
             overrides: As in `--set`.
             check: Raises UserError if the command cannot work on the project. Within a flow Prefect would log a traceback.
             lock_data_for: The name of the work that needs data/ unchanged until the command ends.
+            is_recorded: Whether the command is in the log that the owner of the silos reads.
         """
         from flows.project.project import Project
+        from silos.io.addresses import mask_passwords
+        from silos.privacy.owned_source import find_store
+        from silos.privacy.request_log import recording
 
         project = Project.open(overrides or [])
+        if is_recorded:
+            asked = mask_passwords(shlex.join(["siloflow", *sys.argv[1:]]))
+            self._recording.enter_context(recording(lambda: find_store(project.root, project.params.data), asked))
         self._lifecycle.record_time("params")
         self._complete_decision(project)
         if lock_data_for is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 _MAX_LEFT_OUT = 10  # columns that `init` names
 _MAX_LISTED = 10  # versions or silos in a table
+_MAX_LOGGED = 100  # lines of the log
 
 commands = typer.Typer()
 versions = typer.Typer(no_args_is_help=True, help="List, compare and restore versions of data/.")
@@ -361,6 +362,9 @@ def data_ledger(
     keys: Annotated[
         bool, typer.Option("--keys", help="Show the key by which each silo takes part in secure sums.")
     ] = False,
+    log: Annotated[
+        bool, typer.Option("--log", help="Show what was asked, by whom, how it was answered, and what it cost.")
+    ] = False,
     overrides: Overrides = None,
     json: Json = False,
 ) -> None:
@@ -369,10 +373,10 @@ def data_ledger(
     Example: siloflow data ledger
     """
     with Session(json) as session:
-        project = session.open_project(overrides)
+        project = session.open_project(overrides, is_recorded=False)  # it must show a damaged log
         from flows.diagnosis import describe_data
 
-        session.print_result(describe_data.ledgers(project, new, keys), print_data_ledger)
+        session.print_result(describe_data.ledgers(project, new, keys, log), print_data_ledger)
 
 
 def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
@@ -399,6 +403,15 @@ def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
         if silo["key"]:
             console.print(f"key of {silo['name']}:")
             console.print(silo["key"])  # by itself, so that no line breaks it
+    shown = answer["log"][-_MAX_LOGGED:]
+    if len(shown) < len(answer["log"]):
+        console.print(f"… {len(answer['log']) - len(shown):,} earlier lines; --json lists them all")
+    for line in shown:
+        asked = f"{line['silo']}: {line['asked']}" if line["silo"] else line["asked"]
+        rows = "" if line["rows"] is None else f", of {line['rows']:,} rows"
+        cost = f", epsilon {line['epsilon']:.3g}" if line["rho"] else ""
+        text = f"{line['when'].replace('T', ' ').replace('Z', '')}  {line['by']}  {asked}: {line['answer']}{rows}{cost}"
+        console.print(text)
     console.print(f"owner's file  {answer['policy']}")
 
 

@@ -134,7 +134,9 @@ def print_joined(answer: "PlaceKey", console: "PlainConsole") -> None:
     console.print(f"This project is the place {answer['place']}. Messages travel over {answer['address']}.")
     console.print(f"key   {answer['fingerprint']}")
     console.print("next  read this key to the coordinator on the telephone")
-    console.print("next  `siloflow place describe` shows what may be asked; `siloflow place serve` answers")
+    console.print(
+        "next  `siloflow place describe --approve`, by the owner of the silos; then `siloflow place serve` answers"
+    )
 
 
 @places.command()
@@ -181,7 +183,12 @@ def print_revoked(answer: "PlaceKey", console: "PlainConsole") -> None:
 
 
 @places.command()
-def describe(json: Json = False) -> None:
+def describe(
+    approve: Annotated[
+        bool, typer.Option("--approve", help="As the owner of the silos, approve this: the place serves from then on.")
+    ] = False,
+    json: Json = False,
+) -> None:
     """Show what the coordinator learns of this place's silos, and what it may ask of them; also before `place join`.
 
     Example: siloflow place describe
@@ -190,7 +197,7 @@ def describe(json: Json = False) -> None:
         project = session.open_project(None)
         from flows.results.serving.describe_place import describe_place
 
-        session.print_result(describe_place(project), print_place)
+        session.print_result(describe_place(project, approve), print_place)
 
 
 def print_place(answer: "PlaceDescription", console: "PlainConsole") -> None:
@@ -214,6 +221,12 @@ def print_place(answer: "PlaceDescription", console: "PlainConsole") -> None:
     )
     console.print(f"  steps     {', '.join(answer['steps'])}")
     console.print(f"  messages  {', '.join(answer['messages'])}")
+    if answer["approved"]:
+        console.print(f"approved  {answer['approved']}")
+    elif answer["approved"] is not None:
+        console.print(
+            "next  the owner reads this file, and types `siloflow place describe --approve`; nothing is answered before"
+        )
 
 
 @places.command()

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from silos.errors import UserError
 from silos.privacy.ledger import Entry
 from silos.privacy.owned_source import store_of
 from silos.privacy.owner_file import OWNER_FILE, make_store, policy_file, policy_of_run, read_owner_file
+from silos.privacy.request_log import forget_missing_requests, read_requests
 from silos.privacy.sum_ledger import SumLedger
 from silos.privacy.training_ledger import TRAINING
 from silos.storage.manifest import ClientEntry, Manifest, read_manifest
@@ -26,6 +28,7 @@ from tasks.tracking.plots.silo_figure import Examples, draw_silos
 from tasks.tracking.result_types.data_results import (
     LedgerRecord,
     LedgersResult,
+    LoggedRequest,
     LoggedVersion,
     RestoredVersion,
     ShownOverview,
@@ -139,16 +142,18 @@ def use(root: Path, revision: str) -> RestoredVersion:
     return {"digest": digest, "partitions": partitions, "settings": settings, "params_differ": differ}
 
 
-def ledgers(project: Project, new: bool, keys: bool = False) -> LedgersResult:
+def ledgers(project: Project, new: bool, keys: bool = False, log: bool = False) -> LedgersResult:
     """Return what each silo reported and may report.
 
     Args:
         project: The project.
         new: Whether to make the store and ledgers that are missing first.
         keys: Whether to return the keys of secure sums; a silo without a secret gets one.
+        log: Whether to return what was asked, reported and refused.
 
     Raises:
         RefusalError: If the store is missing.
+        UserError: If a log is damaged.
     """
     folder, names = Path(project.ledgers.folder), [*project.silos.manifest.names]
     project.silos.must_be_here()  # ledgers lie where rows do
@@ -156,11 +161,44 @@ def ledgers(project: Project, new: bool, keys: bool = False) -> LedgersResult:
         make_store(folder, project.params.data)
         for name in names:
             SumLedger(str(folder), name).forget()
+        forget_missing_requests(folder)
+    opened = [SumLedger.of(str(folder), name) for name in names]
     return {
         "policy": str(policy_file(folder).relative_to(project.root)),
-        "silos": [_reported(SumLedger.of(str(folder), name), keys) for name in names],
+        "silos": [_reported(ledger, keys) for ledger in opened],
         "unknown": sorted({*read_owner_file(folder / OWNER_FILE).silos} - {*names}),
+        "log": _log(folder, opened) if log else [],
     }
+
+
+def _log(folder: Path, opened: Sequence[SumLedger]) -> list[LoggedRequest]:
+    """Return what was asked of the store, and what silos reported and refused, in the order of time."""
+    lines, begun = list[LoggedRequest](), dict[int, LoggedRequest]()
+
+    def add(record: Mapping[str, Any], silo: str, asked: str, answer: str) -> LoggedRequest:
+        when, by = record["when"], record["by"]
+        lines.append(
+            LoggedRequest(when=when, by=by, silo=silo, asked=asked, answer=answer, rows=None, rho=None, epsilon=None)
+        )
+        return lines[-1]
+
+    for number, record in enumerate(read_requests(folder)):
+        if "of" in record:
+            begun[record["of"]]["answer"] = record["answer"]
+        elif "asked" in record:
+            begun[number] = add(record, "", record["asked"], record["answer"] or "has not ended, or was killed")
+        elif "approved" in record:
+            add(record, "", record["approved"], "approved by its owner")
+        for silo, why in record.get("refused", {}).items():
+            add(record, silo, "report", f"refused: {why}")
+    for ledger in opened:
+        for entry in [] if ledger.is_missing() else ledger.entries():
+            kind = entry.question.rpartition(": ")[0] or "counts and moments"
+            answer = f"stood in for by version {entry.earlier[:7]}" if entry.earlier else "reported"
+            line = add(vars(entry), ledger.client, f"{kind} {'with' if entry.rho else 'without'} noise", answer)
+            line["rho"], line["epsilon"] = entry.rho, epsilon(entry.rho, ledger.policy.delta)
+            line["rows"] = ledger.rows_of(entry)
+    return sorted(lines, key=lambda line: line["when"])
 
 
 def _reported(ledger: SumLedger, keys: bool) -> LedgerRecord:

@@ -13,7 +13,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
@@ -38,6 +38,8 @@ from flows.results.run_history.abandoned_runs import OPEN, close_abandoned
 from silos import param_limits
 from silos.errors import UserError
 from silos.io.locks import hold
+from silos.privacy.owned_source import find_store
+from silos.privacy.request_log import recording
 from tasks.execution.prefect_failure import (
     discard_events,
     failure_sentence,
@@ -211,13 +213,18 @@ def _entry(function: Callable[..., Any], project: Project | None = None) -> Call
     def run(*args: Any, **options: Any) -> Any:
         """Call the function and record its outcome for `ProjectFlow`; a user's error becomes the state Failed."""
         outcome, in_flow = _current_outcome(), FlowRunContext.get() is not None
+        record: AbstractContextManager[None] = nullcontext()
         try:
             _begin_run(project)
             arguments = signature.bind(*args, **options).arguments
             if "project" in declared.parameters:
                 overrides = arguments.pop("overrides", ())
-                arguments["project"] = project or open_project(overrides, arguments.get("derived", False))
-            result = function(**arguments)
+                opened = arguments["project"] = project or open_project(overrides, arguments.get("derived", False))
+                if project is None:  # else the command that opened it is recorded
+                    asked = f"{function.__name__} from Python or a deployment, with {overrides or []}"
+                    record = recording(lambda: find_store(opened.root, opened.params.data), asked)
+            with record:
+                result = function(**arguments)
         except IncompleteError as error:
             outcome[:] = [error.result]
             return Failed(message=str(error), data=error) if in_flow else error.result

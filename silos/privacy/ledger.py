@@ -1,14 +1,10 @@
-"""A client's ledger: all that it has reported of its rows, and the privacy cost, sealed with the client's secret."""
+"""A client's ledger: all that it has reported of its rows, and the privacy cost, in a log that the client's secret seals."""
 
 import hashlib
-import json
 import math
-import os
-import pwd
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -32,6 +28,8 @@ from silos.privacy.report_rules import (
     spent,
 )
 from silos.privacy.reported_rows import RowRegister
+from silos.privacy.request_log import now, user
+from silos.privacy.sealed_log import WAY_OUT, SealedLog
 from silos.privacy.secret import Secret
 
 Draw = Callable[[str], np.random.Generator]
@@ -40,7 +38,6 @@ Draw = Callable[[str], np.random.Generator]
 Answer = dict[str, np.ndarray]
 
 _COUNTS = Kind()
-_WAY_OUT = "Restore its folder from a copy. Nothing is reported until then."
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ class Ledger:
     ) -> StandInAnswer | None:
         """Return what was recorded for a query, of an earlier version only if `or_earlier`; None if it was not made before.
 
-        It takes no lock and creates no ledger: a ledger is replaced as a whole, and the files that it names remain.
+        It takes no lock and creates no ledger: a line is complete or ignored, and the files that it names remain.
         """
         self._check_noise(rho)
         entries = self._open()[1] if self._file.exists() else []
@@ -179,7 +176,7 @@ class Ledger:
             raise ValueError(f"rho: got {rho}, expected a finite number of at least 0")
         self._check_noise(rho)
         with self._lock():
-            secret, entries = self._open()
+            log, entries = self._open()
             # before any check, so that a repeated query costs nothing and gets the recorded bits
             recorded = self._find(entries, version, question, rho, or_earlier)
             if recorded:
@@ -201,13 +198,13 @@ class Ledger:
                 digest, rows, earlier = "", "", nearby[0].version
             else:
                 # files first, the ledger that names them last: a client killed in between has reported nothing
-                digest = self._save(_compute_report(compute, secret, (version, question, rho.hex())))
+                digest = self._save(_compute_report(compute, log.secret, (version, question, rho.hex())))
                 rows, earlier = "" if rho or values is None else self._save(values.arrays()), ""
             if self.rows is not None and not earlier:
                 self.rows.record(self.policy)
             answer = self._load(digest) if digest else None  # from disk, as every repetition reads it
             size = sum(array.nbytes for array in (answer or {}).values())
-            self._write(secret, [*entries, Entry(version, question, rho, size, now(), digest, rows, earlier, user())])
+            self._write(log, report=asdict(Entry(version, question, rho, size, now(), digest, rows, earlier, user())))
             return StandInAnswer(answer, earlier)
 
     def entries(self) -> list[Entry]:
@@ -217,10 +214,14 @@ class Ledger:
         with self._lock():
             return self._open()[1]
 
+    def rows_of(self, entry: Entry) -> int | None:
+        """Return how many rows are behind a report without noise; None if it names none."""
+        return int(self._load(entry.rows)["sizes"][-1].sum()) if entry.rows else None
+
     def unit_hashes(self, units: np.ndarray) -> np.ndarray:
         """Return the hashes that the ledger records for the units of rows, by their names: (rows,) uint64."""
         with self._lock():
-            return self._open()[0].unit_hashes(units)
+            return self._open()[0].secret.unit_hashes(units)
 
     @cached_property
     def _home(self) -> Path:
@@ -236,11 +237,11 @@ class Ledger:
 
     @property
     def _file(self) -> Path:
-        return self._home / "ledger.json"
+        return self._home / "ledger.log"
 
     @property
     def _mark(self) -> Path:
-        """The empty file that says that this ledger exists, outside of the ledger's folder."""
+        """The file with the number of the ledger's lines, outside of its folder: it shows if they were deleted."""
         return Path(self.folder) / OPENED / self._home.name
 
     def is_missing(self) -> bool:
@@ -251,30 +252,21 @@ class Ledger:
         """Allow a new ledger instead of a deleted one: the budget is then available again."""
         if self.is_missing():
             with self._lock():
-                for answers in self._home.glob("training-*.log"):
-                    answers.unlink()
                 self._mark.unlink(missing_ok=True)
 
-    def _open(self) -> tuple[Secret, list[Entry]]:
-        """Return the secret, created at the client's first query, and the entries."""
+    def _open(self) -> tuple[SealedLog, list[Entry]]:
+        """Return the log, with the secret that is made at the client's first query, and the reports."""
         path = self._home / "secret"
         if self._file.exists() and not path.exists():
-            raise UserError(f"{path}, the secret of client {self.client}, is missing. {_WAY_OUT}")
+            raise UserError(f"{path}, the secret of client {self.client}, is missing. {WAY_OUT}")
         if self._mark.exists() and not self._file.exists():
             raise RefusalError(
                 f"{self._file}, the record of what client {self.client} reported, is missing. Restore its folder from a "
                 "copy, or let its owner start a new record: `siloflow data ledger --new`. Nothing is reported until then."
             )
-        secret = Secret.open(path)
-        if not self._file.exists():
-            return secret, []
-        seal, _, content = self._file.read_bytes().partition(b"\n")
-        if seal != secret.seal(content).encode():
-            raise UserError(
-                f"{self._file}, the record of what client {self.client} reported, is damaged or sealed with another "
-                f"secret than the one in its folder. {_WAY_OUT}"
-            )
-        return secret, [Entry(**entry) for entry in json.loads(content)]
+        name = f"the record of what client {self.client} reported"
+        log = SealedLog(self._file, self._mark, Secret.open(path), name)
+        return log, [Entry(**record["report"]) for record in log.read() if "report" in record]
 
     def _find(
         self, entries: list[Entry], version: str, question: str, rho: float, or_earlier: bool
@@ -286,13 +278,10 @@ class Ledger:
                 return StandInAnswer(self._load(entry.answer) if entry.answer else None, entry.earlier)
         return None
 
-    def _write(self, secret: Secret, entries: list[Entry]) -> None:
+    def _write(self, log: SealedLog, **record: object) -> None:
+        """Record something under its kind; the caller has the lock."""
         sync_folder(self._home)  # secret, answer and rows must survive a power cut before the ledger names them
-        content = json.dumps([asdict(entry) for entry in entries], indent=1).encode()
-        write_bytes(self._file, secret.seal(content).encode() + b"\n" + content)
-        if not self._mark.exists():
-            self._mark.parent.mkdir(parents=True, exist_ok=True)
-            self._mark.touch()
+        log.append(record)
         for temporary in unfinished(self._home):  # of a killed process, since this one has the lock
             temporary.unlink()
 
@@ -336,10 +325,10 @@ class Ledger:
         path = self._home / f"{digest}.safetensors"
         description = f"{path}, a part of what client {self.client} reported,"
         if not path.exists():
-            raise UserError(f"{description} is missing. {_WAY_OUT}")
+            raise UserError(f"{description} is missing. {WAY_OUT}")
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != digest:
-            raise UserError(f"{description} is damaged. {_WAY_OUT}")
+            raise UserError(f"{description} is damaged. {WAY_OUT}")
         return load(data)
 
 
@@ -348,19 +337,6 @@ def _serialized(arrays: Mapping[str, np.ndarray]) -> tuple[str, bytes]:
 
     data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
     return hashlib.sha256(data).hexdigest(), data
-
-
-def user() -> str:
-    """Return the name of the process's user, by its number."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name  # not by the environment, which can be set
-    except KeyError:  # a container's user without a name
-        return f"user {os.getuid()}"
-
-
-def now() -> str:
-    """Return the time (UTC) of an entry."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _compute_report(

@@ -177,9 +177,9 @@ def policy_of_run(folder: Path, client: str) -> Policy:
     return DEFAULT if path is None else read_owner_file(path).of(client)
 
 
-def check_command(folder: Path, command: str, silos: Iterable[str]) -> None:
-    """Raise RefusalError if one of these silos does not answer a command; folder: their store, or that of a run."""
-    _check_listed(folder, silos, "commands", command, "Ask for something else")
+def check_command(folder: Path, command: str, silos: Iterable[str], *others: str) -> None:
+    """Raise RefusalError if a silo answers neither a command nor one of the others; folder: their store, or a run's."""
+    _check_listed(folder, silos, "commands", command, "Ask for something else", *others)
 
 
 def check_messages(folder: Path, clients: Iterable[str], kind: str) -> None:
@@ -239,11 +239,12 @@ def check_own_models(folder: Path, silos: Iterable[str], got: str) -> None:
         )
 
 
-def _check_listed(folder: Path, silos: Iterable[str], key: Listed, got: str, way_out: str) -> None:
-    """Raise RefusalError if one of these silos does not list `got` under a key of its owner's file."""
+def _check_listed(folder: Path, silos: Iterable[str], key: Listed, got: str, way_out: str, *others: str) -> None:
+    """Raise RefusalError if a silo lists neither `got` nor one of the others under a key of its owner's file."""
     path = _file_above(folder)
     owner = None if path is None else read_owner_file(path)
-    refusing = [] if owner is None else [silo for silo in silos if not owner.of(silo).allows(key, got)]
+    asked = (got, *others)
+    refusing = [] if owner is None else [s for s in silos if not any(owner.of(s).allows(key, each) for each in asked)]
     if owner is None or not refusing:
         return
     who = f"client {refusing[0]}{_and_more(refusing)}" if refusing[0] else "silos"

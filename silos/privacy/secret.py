@@ -19,7 +19,7 @@ REGISTER = ".rows"
 """The folder under private/ of what silos reported; no data set has this name."""
 
 OPENED = ".opened"
-"""The folder with an empty file for each silo that has a ledger, which shows that a ledger was deleted."""
+"""The folder with a file for each silo that has a ledger, with the number of its lines: it shows if they were deleted."""
 
 _BYTES = 32
 

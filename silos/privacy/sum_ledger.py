@@ -1,7 +1,6 @@
 """Record what a silo does in secure sums: one question and one list of silos a sum, and the keys of other silos."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +22,9 @@ class SumLedger(Ledger):
     def public_key(self) -> str:
         """Return the lasting public key of the silo, in hexadecimal digits."""
         with self._lock():
-            secret, _ = self._open()
+            log, _ = self._open()
             sync_folder(self._home)  # the secret must survive a power cut before others know its key
-        return lasting_key(secret)
+        return lasting_key(log.secret)
 
     def join(self, session: SumSession) -> SumMember:
         """Return the silo's part in a sum.
@@ -41,9 +40,9 @@ class SumLedger(Ledger):
                 f"{self.policy.colluders} or more, as the owner has set in {policy_file(Path(self.folder))}. Raise it."
             )
         with self._lock():
-            secret, _ = self._open()
+            log, _ = self._open()
             self._check_peers(session)
-        return SumMember(secret, self.client, session)
+        return SumMember(log.secret, self.client, session)
 
     def bind_question(
         self, session: SumSession, question: str, present: PresentSilos, partition: str, layout: str
@@ -115,8 +114,6 @@ class SumLedger(Ledger):
     def _meet(self, listed: Mapping[str, str]) -> None:
         """Remember the keys of other silos at their first sum."""
         known = self._known()
-        if not self._log.exists() and not known:  # first, since keys without it mean that it was deleted
-            write_bytes(self._log, b"")
         if not listed.items() <= known.items():
             write_bytes(self._peers, json.dumps({**known, **listed}, indent=1, ensure_ascii=False).encode())
 
@@ -133,33 +130,16 @@ class SumLedger(Ledger):
     def _peers(self) -> Path:
         return self._home / "peers.json"
 
-    @property
-    def _log(self) -> Path:
-        return self._home / "sums.log"
-
     def _bound(self) -> dict[str, str]:
-        if not self._log.exists():
-            if self._peers.exists():
-                raise UserError(
-                    f"{self._log}, the record of the secure sums of client {self.client}, is missing. Restore its folder "
-                    "from a copy. Nothing is summed until then."
-                )
-            return {}
-        lines = self._log.read_text(encoding="ascii", errors="replace").split("\n")[:-1]
-        return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+        return dict(record["sum"] for record in self._open()[0].read() if "sum" in record)
 
     def _bind(self, name: str, value: str) -> None:
         """Give a name its one value; the caller has the lock."""
         bound = self._bound().get(name)
-        if bound == value:
-            return
-        if bound is not None:
+        if bound is not None and bound != value:
             raise RefusalError(
                 f"client {self.client}: {SECOND} for the same secure sum, expected one. "
                 "Two would let the server read less than a sum. Resume the run."
             )
-        with self._log.open("r+b") as file:
-            file.truncate(file.seek(file.read().rfind(b"\n") + 1))  # a line without its end was not acted on
-            file.write(f"{name} {value}\n".encode())
-            file.flush()
-            os.fsync(file.fileno())
+        if bound is None:
+            self._write(self._open()[0], sum=[name, value])

@@ -6,16 +6,15 @@ nothing and gets the same bytes, or is refused if they cannot be computed again.
 """
 
 import math
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 
-from silos.errors import RefusalError, UserError
-from silos.io.atomic_io import write_bytes
-from silos.privacy.ledger import Entry, Ledger, now, user
+from silos.errors import RefusalError
+from silos.privacy.ledger import Entry, Ledger
 from silos.privacy.report_rules import RHO, Kind, Unit, check_budget, spent
 from silos.privacy.reported_rows import RowRegister
+from silos.privacy.request_log import now, user
+from silos.privacy.sealed_log import SealedLog
 
 TRAINING = Kind("training")
 
@@ -61,20 +60,19 @@ class TrainingLedger(Ledger):
     def noise_key(self, partition: str, question: str) -> bytes:
         """Return the key of the noise of an answer, which follows from the client's secret: 32 bytes."""
         with self._lock():
-            secret, _ = self._open()
-        return secret.key("training", partition, question)
+            return self._open()[0].secret.key("training", partition, question)
 
     def account(self, purchase: Purchase) -> tuple[float, int]:
         """Return what the client has spent so far, as ρ, and how many answers are paid for and not given."""
         with self._lock():
-            _, entries = self._open()
-            return spent(entries), self._paid(purchase, entries) - len(self._answers(purchase, entries))
+            log, entries = self._open()
+            return spent(entries), self._paid(purchase, entries) - len(_answers(purchase, log))
 
     def check(self, purchase: Purchase, question: str) -> None:
         """Raise RefusalError if an answer to a question would exceed the budget; before any row is read."""
         with self._lock():
-            _, entries = self._open()
-            answers, paid = self._answers(purchase, entries), self._paid(purchase, entries)
+            log, entries = self._open()
+            answers, paid = _answers(purchase, log), self._paid(purchase, entries)
             if question not in answers and len(answers) >= paid:
                 self._check(purchase, entries, None, purchase.price(paid))
 
@@ -90,14 +88,13 @@ class TrainingLedger(Ledger):
         Raises:
             RefusalError: If the budget is exceeded, another silo reported the rows, or the question was answered with
                 other bytes.
-            UserError: If the record of earlier answers is missing.
             ValueError: If the purchase is of nothing, or costs nothing.
         """
         if purchase.answers < 1 or not 0 < purchase.rho < math.inf:
             raise ValueError(f"purchase: got {purchase.answers} answers for {purchase.rho}, expected a price of some")
         with self._lock():
-            secret, entries = self._open()
-            answers, path = self._answers(purchase, entries), self._path(purchase)
+            log, entries = self._open()
+            answers = _answers(purchase, log)
             if question in answers:
                 self._compare(answers[question], digest)
                 return
@@ -106,17 +103,11 @@ class TrainingLedger(Ledger):
                 rows = register()
                 price = purchase.price(paid)
                 self._check(purchase, entries, rows, price)
-                if not path.exists():
-                    write_bytes(path, b"")
                 if rows is not None:
                     rows.record(self.policy)
                 bought = Entry(purchase.partition, purchase.question, price, 0, now(), "", "", by=user())
-                self._write(secret, [*entries, bought])
-            with path.open("r+b") as file:
-                file.truncate(file.seek(path.read_bytes().rfind(b"\n") + 1))  # a line without its end was not sent
-                file.write(f"{question} {digest}\n".encode())
-                file.flush()
-                os.fsync(file.fileno())
+                self._write(log, report=asdict(bought))
+            self._write(log, answer=[purchase.settings, question, digest])
 
     def _check(self, purchase: Purchase, entries: list[Entry], rows: RowRegister | None, price: float) -> None:
         if rows is not None:
@@ -136,18 +127,8 @@ class TrainingLedger(Ledger):
         whole, single = prices.count(purchase.rho), prices.count(purchase.price(1))
         return whole * purchase.answers + (single if purchase.singly and purchase.answers > 1 else 0)
 
-    def _path(self, purchase: Purchase) -> Path:
-        return self._home / f"training-{purchase.settings}.log"
 
-    def _answers(self, purchase: Purchase, entries: list[Entry]) -> dict[str, str]:
-        """Return the hash of each answer that was recorded, by question."""
-        path = self._path(purchase)
-        if not path.exists():
-            if self._paid(purchase, entries):
-                raise UserError(
-                    f"{path}, the record of what client {self.client} answered in training, is missing. Restore it from a "
-                    "copy, or change training.privacy.epsilon, rounds or epochs."
-                )
-            return {}
-        lines = path.read_text(encoding="ascii", errors="replace").split("\n")[:-1]
-        return dict(line.split(" ", 1) for line in lines)
+def _answers(purchase: Purchase, log: SealedLog) -> dict[str, str]:
+    """Return the hash of each answer that was recorded, by question."""
+    given = (record["answer"] for record in log.read() if "answer" in record)
+    return {question: digest for settings, question, digest in given if settings == purchase.settings}

@@ -49,6 +49,7 @@ from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.owner_file import check_command, check_messages, policy_file
 from silos.privacy.report_rules import Unit
 from silos.privacy.reported_rows import RowRegister
+from silos.privacy.request_log import record_refusals
 from silos.raw_cells import RawCells, cells_of_arrays, hash_numbers, hash_texts, join_cells
 from silos.row_units import count_copies, number_units, unit_weights
 from silos.sources.source_params import PUBLIC_KINDS
@@ -348,6 +349,7 @@ def answers_by_stack(
                 answers[client] = answer(*open_ledger(cohort.silos, private, client, x[:n], y[:n], command))
             except RefusalError as refusal:
                 refusals[client] = str(refusal)
+        record_refusals(Path(private.folder), refusals)
         yield answers, [Refusal(tuple(refusals), refusals)] if refusals else []
 
 

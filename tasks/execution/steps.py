@@ -26,7 +26,7 @@ from models.training.engine import Training
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
 from silos.errors import RefusalError, UserError
-from silos.privacy.owner_file import check_messages, must_be_private
+from silos.privacy.owner_file import check_command, check_messages, must_be_private
 from tasks.execution.process_memory import collect_garbage, tune_malloc
 from tasks.messages.message_policy import Message, SentMessage, numbers_of, unprotected
 
@@ -163,7 +163,7 @@ def _run_in_worker(function: Callable[..., Returned], name: str | None = None) -
         try:
             result = _timed(function(*args, **options), start)
             if isinstance(result, list):
-                _check_may_leave(result, [*args, *options.values()])
+                _check_may_leave(result, [*args, *options.values()], is_report(function))
             return result
         except UserError as error:
             error.raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
@@ -186,8 +186,17 @@ def _timed(result: Returned, start: float) -> Returned:
     return result
 
 
-def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
-    """Raise RefusalError for a message that the owner's file does not let leave, or that breaks training's privacy."""
+def is_report(function: Callable[..., object]) -> bool:
+    """Return whether a step reports to a diagnosis, through the ledgers of the silos; others train or score."""
+    return function.__module__.startswith("tasks.diagnosis.")
+
+
+def _check_may_leave(result: list[object], arguments: Sequence[object], of_diagnosis: bool) -> None:
+    """Raise RefusalError for a message that the owner's file does not let leave, or that breaks training's privacy.
+
+    A report to a diagnosis has checked its command. Others need one of training or scores, also to compare outcomes of
+    runs that have ended.
+    """
     store = next((store for argument in arguments for store in _find(argument, ClientStore)), None)
     training = [each for argument in arguments for each in _find(argument, Training)]
     is_private = any(each.privacy for each in training)
@@ -204,6 +213,8 @@ def _check_may_leave(result: list[object], arguments: Sequence[object]) -> None:
             continue
         if store is not None:
             check_messages(Path(store.folder), message.clients, type(message).__name__)
+            if not of_diagnosis:
+                check_command(Path(store.folder), "run", message.clients, "evaluate")
         demanded = demands_noise(message)
         field = unprotected(message, is_private, demanded and kept) if is_private or demanded else ""
         if field:

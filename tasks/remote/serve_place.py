@@ -15,14 +15,16 @@ from torch import Tensor
 
 from models.client_model import Model
 from models.diagnosis.client_summaries.query import Query
+from models.training.engine import Training
 from silos.client_store import OF_COORDINATOR, ClientStore
 from silos.cohort import Silos
-from silos.errors import RefusalError, UserError, shown
+from silos.errors import RefusalError, UserError, counted, shown
 from silos.io.atomic_io import write_bytes
 from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, read_owner_file
 from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import COLUMNS, read_manifest, schema_of, to_json
 from silos.storage.places import described, part_digest
+from tasks.execution.prefect_tasks import is_report
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, run_step
 from tasks.remote.codec import OpenedPlace, unpack, unpack_call
@@ -102,9 +104,11 @@ class PlaceServer:
 
     def respond(self, header: Header, body: bytes) -> bytes:
         """Return the encoded answer to an authentic request."""
-        faults: list[str] = []
-        content = answer(lambda: self._respond(header.subject, body), self.store.parents[1], faults.append)
-        self.note(header.subject, faults[0] if faults else "")
+        faults, asked = list[str](), [header.subject]
+        content = answer(
+            lambda: self._respond(header.subject, body, asked.append), self.store.parents[1], faults.append
+        )
+        self.note(" ".join(asked), faults[0] if faults else "")
         return content
 
     def open(self) -> OpenedPlace:
@@ -112,7 +116,7 @@ class PlaceServer:
         silos = Silos.open(self.data, "at this place")
         return OpenedPlace(silos, part_digest(self.data), self.store, offered_functions())
 
-    def _respond(self, subject: str, body: bytes) -> object:
+    def _respond(self, subject: str, body: bytes, say: Callable[[str], None]) -> object:
         with self.working(), ExitStack() as opened:
             if subject == STATUS:
                 return described(read_manifest(self.data))
@@ -130,7 +134,12 @@ class PlaceServer:
             earlier = self.earlier
             if earlier is not None and _is_report(subject):  # training reads present rows only
                 place = replace(place, earlier=cache(lambda digest: opened.enter_context(earlier(digest))))
-            return run_step(subject, body, place, self._check)
+
+            def check(step: str, silos: Silos, arguments: Mapping[str, object]) -> None:
+                say(_described(silos, arguments))
+                self._check(step, silos, arguments)
+
+            return run_step(subject, body, place, check)
 
     def _check(self, step: str, silos: Silos, arguments: Mapping[str, object]) -> None:
         """Raise RefusalError if the owner's file does not allow a step: those of a diagnosis, or those of training.
@@ -186,9 +195,23 @@ class PlaceServer:
 _KEEP: Mapping[str, object] = {"private": ClientStore, "section": str, "refs": tuple[str, ...]}
 
 
+def _described(silos: Silos, arguments: Mapping[str, object]) -> str:
+    """Return what the log of requests says of a step: its silos, its run, and whether answers have noise."""
+    stores = (Path(value.folder).parts for value in arguments.values() if isinstance(value, ClientStore))
+    run = next(("/".join(parts[-2:]) for parts in stores if OF_COORDINATOR in parts[:-1]), "")
+    noise = {
+        bool(v.privacy if isinstance(v, Training) else v.rho)
+        for v in arguments.values()
+        if isinstance(v, Training | Query)
+    }
+    words = [f"of {counted(len(silos.clients), 'silo')}", f"for {run}" if run else ""]
+    words += [f"with{'' if each else 'out'} noise" for each in noise]
+    return " ".join(filter(None, words))
+
+
 def _is_report(step: str) -> bool:
     """Return whether a step reports to a diagnosis, through the ledgers of the silos."""
-    return step in client_steps() and client_steps()[step].fn.__module__.startswith("tasks.diagnosis.")
+    return step in client_steps() and is_report(client_steps()[step].fn)
 
 
 def _check_features(arguments: Mapping[str, object], silos: Silos) -> None:

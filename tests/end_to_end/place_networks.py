@@ -170,6 +170,7 @@ class SeparateMachines:
             invitation = self.type("coordinator", "place", "invite", place)["file"]
             joined = self.type(place, "place", "join", f"../coordinator/{invitation}", "--key", key)
             self.type("coordinator", "place", "accept", place, joined["fingerprint"])
+            self.type(place, "place", "describe", "--approve", is_inside=False)
             self.start(place, place, COMMAND, "place", "serve")
 
         with ThreadPoolExecutor(2) as threads:

@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 
 from flows.project.project import Project
 from flows.project.run_sets import scratch_dir
 from silos.cohort import Silos
 from silos.dataset import SPLITS
-from silos.errors import UserError
+from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE, read_owner_file
+from silos.privacy.request_log import approval, approve, record_request
 from silos.storage.places import part_digest
 from silos.versioning.data_versions import find_part, link_partition
 from tasks.places.sessions import PlaceSessions
@@ -26,25 +26,28 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
 
     Args:
         project: The place's own project, with partitioned data.
-        say: Receives a line at the start, and one for each request that fails; .places/requests.log has all.
+        say: Receives a line at the start, and one for each request that fails; the log of the store has all.
     """
     membership = open_membership(project.root)
     silos = project.silos
     if silos.manifest.places:
         raise UserError(f"data/{project.params.data.name}: got data of other places, expected rows of this one.")
-    log = membership.sessions.with_name("requests.log")
+    store = Path(project.ledgers.folder)
+    if approval(store) == "":
+        raise RefusalError(
+            f"place serve: got no approval of {(store / OWNER_FILE).relative_to(project.root)}, expected its owner's. Read "
+            "it, and type `siloflow place describe --approve`."
+        )
+    coordinator = f"coordinator {membership.coordinator.fingerprint}"
 
     def note(subject: str, fault: str) -> None:
-        with log.open("a", encoding="utf-8") as file:
-            line = f"{subject}: {fault or 'answered'}"
-            line = "".join(sign if sign.isprintable() else "?" for sign in line)  # one line, whatever was asked
-            file.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S} {line}\n")
+        record_request(store, subject, fault or "answered", coordinator)
         if fault:
-            say(f"{subject}: {fault}")
+            say("".join(sign if sign.isprintable() else "?" for sign in f"{subject}: {fault}"))
 
     server = PlaceServer(
         Path(silos.folder),
-        Path(project.ledgers.folder),
+        store,
         lambda: project.data.working("place serve"),
         note,
         lambda digest: _earlier_part(project, digest),
@@ -76,8 +79,13 @@ def _earlier_part(project: Project, digest: str) -> Iterator[Silos]:
         yield Silos.open(folder / name, f"part {digest[:12]}", files)
 
 
-def describe_place(project: Project) -> PlaceDescription:
-    """Return what the coordinator learns of a place, or would learn after `place join`, and what it may ask of it."""
+def describe_place(project: Project, is_approved: bool = False) -> PlaceDescription:
+    """Return what the coordinator learns of a place, or would learn after `place join`, and what it may ask of it.
+
+    Args:
+        project: The place's own project.
+        is_approved: Whether its owner approves that, so that the place may serve.
+    """
     record = place_record(project.root) if is_place(project.root) else {"place": None, "address": None}
     manifest = project.silos.manifest
     if manifest.places:
@@ -86,12 +94,15 @@ def describe_place(project: Project) -> PlaceDescription:
         )
     owner_file = Path(project.ledgers.folder) / OWNER_FILE
     owner, table = read_owner_file(owner_file), manifest.clients
+    if is_approved:
+        approve(owner_file.parent)
     return {
         "place": record["place"],
         "address": record["address"],
         "data": manifest.name,
         "part": part_digest(Path(project.silos.folder)),
         "owner_file": str(owner_file.relative_to(project.root)),
+        "approved": approval(owner_file.parent),
         "task": manifest.task,
         "classes": list(manifest.classes),
         "features": [feature.name for feature in manifest.features],

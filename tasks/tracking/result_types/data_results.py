@@ -81,6 +81,24 @@ class LedgerRecord(TypedDict):
     """The key of the silo in secure sums, with `--keys`; else empty."""
 
 
+class LoggedRequest(TypedDict):
+    """A line of what was asked of silos, reported or refused."""
+
+    when: str
+    """The time (UTC)."""
+    by: str
+    silo: str
+    """Empty for a command, or a step at a place, of all silos."""
+    asked: str
+    answer: str
+    rows: int | None
+    """The rows behind a report without noise."""
+    rho: float | None
+    """What a report cost, 0 without noise; None for other lines."""
+    epsilon: float | None
+    """What it would cost alone, at the delta of the silo's owner."""
+
+
 class LedgersResult(TypedDict):
     """The ledgers of all silos; `unknown` are silos that the policy names and the data lack."""
 
@@ -88,3 +106,5 @@ class LedgersResult(TypedDict):
     """The path of the policy, relative to the project."""
     silos: list[LedgerRecord]
     unknown: list[str]
+    log: list[LoggedRequest]
+    """With `--log`, in the order of time; else empty."""

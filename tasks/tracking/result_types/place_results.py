@@ -64,6 +64,8 @@ class PlaceDescription(TypedDict):
     data: str
     part: str
     owner_file: str
+    approved: str | None
+    """When and by whom the owner's file was approved; empty if it was not, and None for public data."""
     task: str
     classes: list[str]
     features: list[str]

@@ -87,13 +87,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
                 "data": EVIL,
                 "part": "ab",
                 "owner_file": EVIL,
+                "approved": EVIL,
                 "task": "classification",
             },
             **{"classes": [EVIL], "features": [EVIL], "steps": [EVIL], "messages": [EVIL]},
             "silos": [{"silo": EVIL, "rows": ROWS, "policy": {"methods": EVIL}}],
             "machine": {"torch": EVIL},
         },
-        11,
+        12,
     ),
     "sent": (
         {"run": EVIL, "version": "1", "places": [{"place": EVIL, "joined": True, "answer": EVIL}]},
@@ -500,8 +501,14 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
             ],
             "policy": EVIL,
             "unknown": [],
+            "log": [
+                {
+                    **{"when": "2026-01-01T10:00:00Z", "by": EVIL, "silo": EVIL, "asked": EVIL, "answer": EVIL},
+                    **{"rows": 90, "rho": 0.5, "epsilon": 4.8},
+                }
+            ],
         },
-        3,
+        7,
     ),
     "data_diff": (
         {

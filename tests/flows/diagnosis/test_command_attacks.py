@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from flows.advise import _diagnosis as ask_for_diagnosis
 from flows.compare import make_plan
 from flows.methods.method_settings import method_of
 from flows.project.make_partition import make
@@ -26,7 +27,9 @@ from silos.errors import RefusalError, UserError
 from silos.partitioners.copied_rows import copied_row_notes
 from silos.privacy.owned_source import check_source, find_store
 from silos.privacy.owner_file import make_store
-from tasks.execution.task_runner import PlainRunner
+from tasks.evaluate import OUTCOMES, sum_targets
+from tasks.execution.task_runner import PlainRunner, map_clients
+from tasks.paired_outcomes import pair_outcomes
 
 OWN_MODELS = "expected none, as the owner has set under own_models in"
 
@@ -177,3 +180,40 @@ def test_partitions_that_would_report_a_scale_each_are_refused_before_one_trains
     make_plan(hospital.here.open(*own), ("fedavg", "local_only"), (0,), "fedavg")
     hospital.owner(other_silos=True)
     make_plan(hospital.here.open(*own, "model.inputs=standardise"), ("fedavg", "local_only"), (0,), "fedavg")
+
+
+def test_outcomes_of_ended_runs_are_not_compared_once_the_owner_stops_everything(hospital):
+    """Once, `results A B` and `promote` made silos compare two runs, although `commands: []` stops all."""
+    hospital.owner(may_differ=["split"])
+    project = hospital.here.open("data.split={validation: 0.2, test: 0.2}")
+    make(project)
+    clients, rows = [*project.silos.clients], list(project.silos.rows("test").values())
+    kept = [
+        (store, store.save(OUTCOMES, clients, {"correct": np.full((2, max(rows)), number, np.uint8)}, "outcomes"))
+        for number, store in enumerate(project.store.private(project.store.runs / "first" / name) for name in "ab")
+    ]
+
+    def pair():
+        options = {"classes": None, "outcome": "correct", "split": "test"}
+        return map_clients(PlainRunner(), pair_outcomes, project.silos, kept[:1], kept[1:], stack=4, **options)
+
+    def count_labels():
+        return map_clients(PlainRunner(), sum_targets, project.silos, stack=4, private=project.ledgers)
+
+    for commands in (["run"], ["evaluate"], "all"):
+        hospital.owner(commands=commands)
+        assert [message.clients for message in pair() + count_labels()] == [("north", "south")] * 2
+    hospital.owner(commands="all", silos={"south": {"commands": ["diagnose", "show", "stats"]}})
+    for ask in (pair, count_labels):
+        with pytest.raises(RefusalError, match="client south: got run, expected one of diagnose, show, stats"):
+            ask()
+
+
+def test_advice_asks_for_no_diagnosis_and_no_run_that_the_owner_does_not_allow(hospital):
+    """It starts both inside one command, as `--tune` starts runs."""
+    hospital.owner(commands=["run"])
+    (sentence,) = ask_for_diagnosis(hospital.here.open(), PlainRunner()).about["sentences"]
+    assert "got diagnose, expected one of run" in sentence
+    hospital.owner(commands=["diagnose"])
+    with pytest.raises(RefusalError, match="got run, expected one of diagnose"):
+        train(hospital.here.open("training.rounds=1"))

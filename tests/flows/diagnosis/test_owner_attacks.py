@@ -19,6 +19,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owned_source import check_file, store_of
+from silos.privacy.request_log import user
 from tasks.diagnosis.report_summary import LocalSummary, report_summary
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner, map_clients
@@ -365,3 +366,22 @@ def test_versions_under_the_name_of_public_data_are_told_by_numbers_of_rows(hosp
         for side in ("before", "after")
     ]
     assert {json.dumps([side["label_shares"], side["mean"]]) for side in sides} == {"[{}, null]"}
+
+
+def test_the_owner_reads_what_was_asked_what_it_cost_and_why_it_was_refused(hospital):
+    assert answered(hospital.diagnose())
+    hospital.diagnose("diagnose.noise={epsilon: 1}")
+    hospital.save(hospital.table()[2:])
+    assert FEW in hospital.diagnose()
+    lines = describe_data.ledgers(hospital.here.open(), False, log=True)["log"]
+    assert [line["when"] for line in lines] == sorted(line["when"] for line in lines)
+    north = [line for line in lines if line["silo"] == "north"]
+    assert {"counts and moments without noise", "counts and moments with noise"} <= {line["asked"] for line in north}
+    exact = next(line for line in north if line["asked"] == "counts and moments without noise")
+    assert (exact["rows"], exact["rho"], exact["by"]) == (90, 0.0, user())
+    noisy = next(line for line in north if line["asked"] == "counts and moments with noise")
+    assert noisy["epsilon"] == pytest.approx(1, rel=0.01)
+    assert {line["silo"]: FEW in line["answer"] for line in lines if line["answer"].startswith("refused")} == {
+        "north": True,
+        "south": True,
+    }

@@ -244,12 +244,10 @@ FAULTS = {
     "empty": lambda path: path.write_bytes(b""),
     "gone": Path.unlink,
 }
-PARTS = ["secret", "ledger.json", "answer", "rows"]
+PARTS = ["secret", "ledger.log", "answer", "rows"]
 
 
-@pytest.mark.parametrize(
-    ("part", "fault"), [(p, f) for p in PARTS for f in FAULTS if (p, f) != ("ledger.json", "gone")]
-)
+@pytest.mark.parametrize(("part", "fault"), [(p, f) for p in PARTS for f in FAULTS if (p, f) != ("ledger.log", "gone")])
 def test_nothing_is_reported_over_a_damaged_file_which_is_named(part, fault, ledger, reported):
     rows = reported(*range(40))
     ledger.answer("v1", "means", plain, values=rows)
@@ -258,7 +256,7 @@ def test_nothing_is_reported_over_a_damaged_file_which_is_named(part, fault, led
     path = files(ledger)[name]
     FAULTS[fault](path)
     # of a secret that is whole nobody knows that it is another, but for the seal
-    named = "ledger.json" if (part, fault) == ("secret", "flipped") else name
+    named = "ledger.log" if (part, fault) == ("secret", "flipped") else name
     version = "v1" if part == "answer" else "v2"
     with pytest.raises(
         UserError, match=rf"/{re.escape(named)}, .* client.* Restore .* copy[., ].*[nN]othing is reported until"
@@ -266,11 +264,11 @@ def test_nothing_is_reported_over_a_damaged_file_which_is_named(part, fault, led
         ledger.answer(version, "means", never, values=rows)
 
 
-@pytest.mark.parametrize("gone", ["ledger.json", "folder"])
+@pytest.mark.parametrize("gone", ["ledger.log", "folder"])
 def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, ledger, reported):
     ledger.answer("v1", "counts", noisy, rho=0.3, budget=0.3)
-    path = files(ledger)["ledger.json"]
-    path.unlink() if gone == "ledger.json" else shutil.rmtree(path.parent)
+    path = files(ledger)["ledger.log"]
+    path.unlink() if gone == "ledger.log" else shutil.rmtree(path.parent)
     for ask in (
         lambda: ledger.answer("v1", "counts", never, rho=0.3, budget=0.3),
         lambda: ledger.answer("v2", "means", never, values=reported(*range(30))),
@@ -278,7 +276,7 @@ def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, l
     ):
         with pytest.raises(
             RefusalError,
-            match=r"/ledger\.json, the record of what client oslo reported, is missing\. .* data ledger --new",
+            match=r"/ledger\.log, the record of what client oslo reported, is missing\. .* data ledger --new",
         ):
             ask()
     ledger.forget()
@@ -290,7 +288,7 @@ def test_a_ledger_that_was_deleted_is_no_new_one_until_its_owner_says_so(gone, l
 
 def test_a_client_that_was_killed_before_its_first_ledger_starts_one(ledger):
     ledger.unit_hashes(np.arange(3))  # which makes the secret
-    assert "ledger.json" not in files(ledger)
+    assert "ledger.log" not in files(ledger)
     ledger.answer("v1", "counts", noisy, rho=0.3)
 
 
@@ -351,11 +349,10 @@ def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_
     monkeypatch.setattr(os, "fsync", lambda file: (did.append(Path(f"/proc/self/fd/{file}").resolve()), sync(file)))
     monkeypatch.setattr(os, "replace", lambda old, new: (did.append(Path(new).name), rename(old, new)))
     ledger.answer("v1", "means", plain, values=reported(*range(40)))
-    place = files(ledger)["ledger.json"].parent
+    place = files(ledger)["ledger.log"].parent
     names = [at for at, what in enumerate(did) if isinstance(what, str)]
-    assert [did[at - 1].suffix for at in names] == [".tmp"] * 4, "each is synced, then named"
-    assert did[names[-1]] == "ledger.json"
-    assert [at for at, what in enumerate(did) if what == place] == [names[-2] + 1, len(did) - 1]
+    assert [did[at - 1].suffix for at in names] == [".tmp"] * 3, "each is synced, then named: secret, answer and rows"
+    assert did[names[-1] + 1 :] == [place, files(ledger)["ledger.log"], place]
 
 
 def test_no_clean_up_after_runs_comes_to_the_ledger(ledger, tmp_path):
@@ -373,7 +370,7 @@ def test_no_clean_up_after_runs_comes_to_the_ledger(ledger, tmp_path):
 
 def test_the_folder_is_for_the_owners_eyes(ledger):
     ledger.answer("v1", "counts", noisy, rho=0.3)
-    assert files(ledger)["ledger.json"].parent.stat().st_mode & 0o777 == 0o700
+    assert files(ledger)["ledger.log"].parent.stat().st_mode & 0o777 == 0o700
 
 
 def test_no_row_and_no_secret_is_in_what_is_reported_said_or_kept(ledger, reported):

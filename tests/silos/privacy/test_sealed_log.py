@@ -1,0 +1,84 @@
+"""A log says if a line of it was changed, moved or deleted, and what was written before a kill is in it."""
+
+import pickle
+import random
+
+import pytest
+
+from silos.errors import UserError
+from silos.privacy.sealed_log import SealedLog, _opened
+from silos.privacy.secret import Secret
+
+RECORDS = [{"n": number, "text": "ø \n" * number} for number in range(6)]
+
+
+@pytest.fixture
+def log(tmp_path):
+    made = SealedLog(tmp_path / "log", tmp_path / "elsewhere" / "count", Secret.open(tmp_path / "secret"), "the record")
+    for record in RECORDS:
+        made.append(record)
+    return made
+
+
+def lines(log):
+    return log.path.read_bytes().splitlines(keepends=True)
+
+
+def test_records_are_read_as_they_were_written_by_any_process(log):
+    for again in (log, pickle.loads(pickle.dumps(log))):
+        _opened.clear()
+        assert again.read() == RECORDS
+        again.append({"n": "more"})
+        assert again.read()[-1] == {"n": "more"}
+        log.path.write_bytes(b"".join(lines(log)[:6]))
+        log.count.write_bytes(b"6")
+
+
+CHANGES = {
+    "a line is deleted": lambda all: all[:2] + all[3:],
+    "the last line is deleted": lambda all: all[:-1],
+    "all lines are deleted": lambda all: all[:0],
+    "two lines are exchanged": lambda all: [all[1], all[0], *all[2:]],
+    "a line is repeated": lambda all: [*all, all[-1]],
+    "a byte is changed": lambda all: [*all[:3], all[3].replace(b"3", b"4", 1), *all[4:]],
+    "the last line lost its end": lambda all: [*all[:-1], all[-1][:-1]],
+    "a line without a hash is added": lambda all: [*all, b'{"n": 7}\n'],
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_moved_or_deleted_line_is_noticed_and_nothing_is_added(change, log):
+    log.path.write_bytes(b"".join(CHANGES[change](lines(log))))
+    for use in (log.read, lambda: log.append({"n": 7})):
+        with pytest.raises(
+            UserError, match="log, the record, is damaged, lacks lines, or is sealed with another secret"
+        ):
+            use()
+
+
+def test_a_deleted_file_and_another_secret_are_noticed(log, tmp_path):
+    other = SealedLog(log.path, log.count, Secret.open(tmp_path / "other"), "the record")
+    log.path.rename(tmp_path / "aside")
+    with pytest.raises(UserError, match="lacks lines"):
+        log.read()
+    (tmp_path / "aside").rename(log.path)
+    assert log.read() == RECORDS
+    with pytest.raises(UserError, match="another secret"):
+        other.read()
+    log.count.write_bytes(b"six")
+    with pytest.raises(UserError, match="count, the number of lines of log, is damaged"):
+        log.read()
+
+
+def test_a_line_that_a_kill_cut_is_replaced_and_one_that_it_left_uncounted_is_kept(log):
+    for _ in range(20):
+        whole, (last,) = lines(log), lines(log)[-1:]
+        log.path.write_bytes(b"".join([*whole, last[: random.Random(len(whole)).randrange(1, len(last))]]))
+        assert len(log.read()) == len(whole)
+        log.append({"n": len(whole)})
+        assert log.read()[-1] == {"n": len(whole)}
+        assert lines(log)[:-1] == whole
+    log.count.write_bytes(b"%12d\n" % (len(lines(log)) - 1))
+    assert len(log.read()) == len(lines(log))
+    log.append({})
+    assert int(log.count.read_bytes()) == len(lines(log))
