@@ -24,7 +24,7 @@ from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, 
 from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import COLUMNS, read_manifest, schema_of, to_json
 from silos.storage.places import described, part_digest
-from tasks.execution.prefect_tasks import is_report
+from tasks.execution.steps import is_report
 from tasks.places.envelopes import Header
 from tasks.remote.answer_steps import answer, run_step
 from tasks.remote.codec import OpenedPlace, unpack, unpack_call
