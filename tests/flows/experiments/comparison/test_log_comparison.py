@@ -72,19 +72,22 @@ def test_dvc_has_the_table_the_corrected_intervals_and_the_mean_curve_of_each_me
 @pytest.mark.parametrize(
     ("failed", "status"), [([], "FINISHED"), ([{"method": "ditto", "seed": 0, "error": "diverged"}], "FAILED")]
 )
-def test_a_comparison_with_a_failed_run_has_failed_in_mlflow_too(failed, status, folder, monkeypatch):
-    logged = []
+def test_a_comparison_with_a_failed_run_has_failed_in_mlflow_too_and_one_that_mlflow_lacks_is_named(
+    failed, status, folder, monkeypatch
+):
+    logged, lines = [], []
 
     class Logger:
-        notice = problem = None
+        notice, problem = None, "MLflow does not respond"
 
         def __init__(self, *_):
             pass
 
         def finish(self, artifacts):
             logged.append(artifacts)
-            return "run"
+            return None if failed else "run"
 
+    monkeypatch.setattr(log_comparison.progress, "say", lines.append)
     monkeypatch.setattr(log_comparison, "MLflowLogger", Logger)
     project = Project.open([], folder, derived=True)
     name = new_experiment(project, "compare", {"methods": ["fedavg", "ditto"]})
@@ -98,3 +101,5 @@ def test_a_comparison_with_a_failed_run_has_failed_in_mlflow_too(failed, status,
     (artifacts,) = logged
     assert (artifacts.status, artifacts.tags) == (status, {"best method": "ditto"})
     assert artifacts.note.startswith("Not complete") == bool(failed)
+    lacks = f"MLflow does not respond; MLflow lacks the comparison itself, which runs/{name} has in full."
+    assert lines == [lacks] * bool(failed)  # a run that MLflow has needs no word
