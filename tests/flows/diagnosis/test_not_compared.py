@@ -1,9 +1,13 @@
 """What a report says of pairs of features, of far values, and of what was not compared."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
 from flows.diagnose import run_diagnosis
+from flows.diagnosis.data_faults import data_faults
 from silos.privacy.owner_file import OWNER_FILE
 from tasks.execution.task_runner import PlainRunner
 
@@ -25,6 +29,24 @@ def diagnosed(world, silos, *overrides, single_rows=False, **more):
 
 def entries(found, what, why=""):
     return [entry for entry in found["not_compared"] if entry["what"] == what and why in entry["why"]]
+
+
+def test_a_feature_without_a_value_is_a_fault_of_silos_only_if_others_have_values_of_it():
+    absent = np.array([[True, False], [True, True], [True, False]])
+    comparison: Any = SimpleNamespace(clients=("a", "b", "c"), missing=SimpleNamespace(absent=absent))
+    layout = SimpleNamespace(names=("age", "crp"), targets=(0.5,))
+    of_pictures: Any = SimpleNamespace(layout=layout, pictures="mean")
+    unused: Any = None
+    found = data_faults(comparison, of_pictures, unused, [], by_unit=False)
+    assert found == [{"what": "empty", "names": ["crp"], "silos": ["b"]}]
+
+
+def test_copied_rows_are_said_to_be_missed_only_if_the_two_largest_silos_have_too_few_values(world):
+    large = {"a": rows(0, 900), "b": rows(1, 800)}
+    small = {"c": rows(2, 50), "d": rows(3, 50)}
+    assert not entries(diagnosed(world, {**small, **large}), "shared rows")
+    coarse = {name: (np.where(x > 100, 110.0, 90.0), y) for name, (x, y) in large.items()}
+    assert entries(diagnosed(world, coarse), "shared rows")
 
 
 def test_a_code_for_missing_values_is_listed_and_hides_no_shift_of_the_others(world):

@@ -50,7 +50,9 @@ def test_a_silo_whose_inputs_moved_is_named_with_the_feature_and_the_others_are_
     assert of(found, "north")["types"] == ["feature"]
     assert next(iter(of(found, "north")["features"])) == "x1"
     assert found["sentences"][0] == f"1 of 3 silos changed since {before}."
-    assert found["sentences"][1].startswith("north: x1 is ")
+    (change,) = of(found, "north")["changes"]["feature"]
+    assert change["difference"] == pytest.approx(1.5, abs=0.2)  # now, less before
+    assert found["sentences"][1].startswith("north: x1 is higher by 1.")
     assert len(found["sentences"]) == 2
 
 

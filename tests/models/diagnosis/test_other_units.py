@@ -50,6 +50,18 @@ def test_most_silos_may_have_the_unit_that_is_converted():
     assert (other.clients, other.unit, other.usual_unit) == ((4,), CELSIUS, FAHRENHEIT)
 
 
+@pytest.mark.parametrize(("third", "is_named"), [(20, True), (13, False), (27, False)])
+def test_a_factor_that_usual_silos_differ_by_almost_as_much_names_no_unit(third, is_named):
+    """A mean of 49 is 2.5 times that of most, which one of them is 1.5 times below, or 1.4 times above."""
+
+    def exactly(mean, rows=100):
+        x = np.random.default_rng(0).normal(size=rows)
+        return mean + (5 if mean < 40 else 12.5) * (x - x.mean()) / x.std()
+
+    units = found(exactly(20, 400), exactly(20, 400), exactly(third), exactly(49))
+    assert [unit.clients for unit in units] == ([(3,)] if is_named else [])
+
+
 CASES = {
     "moved": lambda rng, i: rng.normal(50 + 15 * (i == 3), 12, 100),
     "wider": lambda rng, i: rng.normal(50, 12 * (1 + 2 * (i == 3)), 100),

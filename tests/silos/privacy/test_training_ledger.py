@@ -51,6 +51,21 @@ def test_other_weights_than_a_run_has_rounds_cost_another_run(ledger):
     assert _spent(ledger) == (2 * RHO, 2)
 
 
+@pytest.mark.parametrize("answers", [1, 3])
+def test_sums_that_are_made_again_cost_one_answer_each_after_those_of_a_whole_run(ledger, answers):
+    """A run of secure sums is paid for as a whole, as any other; another list of silos makes one sum again."""
+    run = replace(RUN, answers=answers, singly=True, budget=RHO + 2 * RHO / answers)
+    for number in range(answers + 2):
+        ledger.check(run, f"q{number}")
+        ledger.record(run, f"q{number}", "a", _none)
+        further = max(number + 1 - answers, 0)
+        assert _spent(ledger, run) == (pytest.approx(RHO + further * RHO / answers), max(answers - 1 - number, 0))
+    with pytest.raises(RefusalError, match="spent"):
+        ledger.check(run, "more")
+    with pytest.raises(RefusalError, match="spent"):
+        ledger.record(run, "more", "a", _none)
+
+
 def test_beyond_the_budget_nothing_is_recorded_and_what_was_answered_is_answered_again(ledger):
     for number in range(6):
         ledger.record(RUN, f"q{number}", "a", _none)

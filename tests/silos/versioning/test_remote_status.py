@@ -6,13 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from silos.versioning.dvc_files import record, remote_status
+from silos.versioning.dvc_files import has_remote, record, remote_status
 
 DVC = Path(sys.executable).parent / "dvc"
 
 
 def dvc(folder: Path, *words: str) -> None:
     subprocess.run([DVC, *words, "--quiet"], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", ["config", "config.local"])
+@pytest.mark.parametrize("title", ['remote "store"', "'remote \"store\"'", "core"])
+def test_a_remote_is_found_in_the_configuration_of_the_project_and_in_that_of_this_machine(tmp_path, name, title):
+    (tmp_path / ".dvc").mkdir()
+    assert not has_remote(tmp_path)
+    (tmp_path / ".dvc" / "config").write_text("[core]\n    analytics = false\n")
+    (tmp_path / ".dvc" / name).write_text(f"[{title}]\n    url = /there\n")
+    assert has_remote(tmp_path) == (title != "core")
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from silos.data_params import DataParams
 from silos.privacy.owner_file import OWNER_FILE
 from silos.storage.partition_store import write
 from tasks.evaluate import ensemble_check, evaluate
-from tasks.execution.load_client_data import load_rows, load_weights, may_report
+from tasks.execution.load_client_data import load_rows, load_weights, may_report, reportable_classes
 from tasks.gradients import head_gradient
 from tasks.local_train import local_train
 from tasks.paired_outcomes import prior_shift_accuracies
@@ -130,6 +130,25 @@ def test_what_stands_for_fewer_rows_than_a_silos_own_policy_requires_does_not_le
             ].tolist(),
         }
         assert [*found.values()] == [list(reporting)] * 3
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([40, 12, 0], [0, 1]),
+        ([40, 12, 10], [0, 1, 2]),
+        ([40, 12, 9], [0]),  # the nine of class 2 would follow from numbers of all rows
+        ([12, 40, 9], [1]),
+        ([40, 9, 9], [0]),  # 18 rows together
+        ([40, 9, 0], []),
+    ],
+)
+def test_the_smallest_class_is_left_out_too_where_the_rows_of_the_others_would_follow(sizes, expected, make_problem):
+    silos, labels = make_problem({"a": 10}).silos, np.repeat(np.arange(3), sizes)
+    x = torch.arange(2.0 * len(labels)).view(-1, 2)
+    assert sorted(reportable_classes(silos, "a", "train", x, labels, 3, 10)) == expected
+    copies = torch.cat([x, x])  # are no further rows
+    assert sorted(reportable_classes(silos, "a", "train", copies, np.tile(labels, 2), 3, 10)) == expected
 
 
 @pytest.mark.parametrize("units", [9, 10])

@@ -15,11 +15,13 @@ from models.networks.mlp import MLP
 from models.training.engine import Privacy
 from models.training.optimizers import SGD
 from silos.client_store import ClientStore
+from silos.cohort import make_stacks
 from silos.errors import RefusalError
 from silos.privacy.ledger import Ledger
 from silos.privacy.owner_file import make_store, policy_of
 from silos.storage.partition_store import open_client
-from tasks.privacy.record_answers import cost_of_run
+from tasks.execution.load_client_data import load_rows
+from tasks.privacy.record_answers import cost_of_run, shares_of_rows
 
 SIZES = {"a": 13, "b": 5, "c": 8}
 FEATURES, CLASSES = 5, 3
@@ -107,6 +109,20 @@ def test_one_row_less_at_any_silo_changes_what_is_noised_by_at_most_the_clip_nor
     whole, rest = (step_of(one, play(Pooled(), one, [1], private=rich), start) for one in (setup, less))
     change = length({name: whole[name] - rest[name] for name in whole})
     assert 0.5 * CLIP < change <= CLIP + REST
+
+
+def test_rows_of_a_unit_count_together_at_each_of_the_pooled_silos(make_problem, monkeypatch):
+    silos = make_problem(SIZES, **private(SILENT)).silos.pool()
+    size = {"a": 4, "b": 5, "c": 2}  # rows of a unit at each silo; a unit of two silos counts once at each
+    monkeypatch.setattr(
+        "tasks.privacy.record_answers.open_units",
+        lambda _, entries, split: np.arange(entries[0].rows[split]) // size[entries[0].name],
+    )
+    (stack,) = make_stacks(silos, 1)
+    (shares,) = shares_of_rows(silos, stack, load_rows(silos, stack, "train", "cpu"))
+    of_units = ([4, 4, 4, 1], [5], [2, 2, 2, 2])
+    expected = [1 / rows for units in of_units for rows in units for _ in range(rows)]
+    torch.testing.assert_close(shares, torch.tensor(expected))
 
 
 def test_each_silo_pays_what_noise_of_its_own_would_cost(make_problem, play, tmp_path):

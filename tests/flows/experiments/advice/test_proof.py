@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flows.advise import _cost, _losers
+from flows.advise import _cost, _losers, _measure_proof, _ProofRuns
 from flows.experiments.advice.candidates import POOLED, SHARED
 from flows.experiments.advice.exclude_silos import losing_silos
 from flows.experiments.advice.proof import (
@@ -22,7 +22,7 @@ from flows.experiments.advice.proof import (
 from flows.experiments.advice.race import Candidate, Leg, Pace, Race
 from flows.experiments.advice.race_trials import RaceTrials, leg_of, pace_of
 from flows.experiments.comparison.client_gains import ALONE
-from flows.experiments.comparison.run_trials import trial_name
+from flows.experiments.comparison.run_trials import Plan, trial_name
 from flows.experiments.comparison.tuner import Score
 from flows.training.paired_runs import client_strata
 from flows.training.run_records.run_folder import RunFolder, run_name
@@ -289,6 +289,38 @@ def test_fedavg_without_silos_is_measured_over_all_silos_of_which_those_train_al
     assert found.exclusion.differences[SHARED].mean == pytest.approx((4 * 10 + 20) / 5 / ROWS)
     assert found.exclusion.differences[ALONE].mean == pytest.approx(4 * 20 / 5 / ROWS)
     assert measure(project_of(silos), SHARED, runs).exclusion is None
+
+
+@pytest.mark.parametrize(
+    ("lost", "gain", "is_excluded"),
+    [([], 12, True), ([(SHARED, 3)], 11, False), ([(SHARED, seed) for seed in (1, 2, 3)], None, False)],
+)
+def test_methods_are_paired_on_the_seeds_that_all_have_finished(lost, gain, is_excluded, write_silos, tmp_path):
+    """FedAvg without silos has no pair for a seed that is missing, so it is not measured then."""
+    silos = write_silos(dict.fromkeys(SILOS, 2), validation=0, test=ROWS)
+    project = project_of(silos)
+    project.root, project.store = tmp_path, SimpleNamespace(private=lambda folder: ClientStore(f"{folder}/private"))
+
+    def trained(name, right):
+        _, hashes = outcomes(tmp_path / name / "private", dict.fromkeys(SILOS, right))
+        write_json(tmp_path / name / "outcomes.json", hashes)
+        return {"folder": name}
+
+    results = {
+        (method, seed): trained(f"{method}-{seed}", start + 2 * seed * (method == SHARED))
+        for method, start in ((SHARED, 38), (ALONE, 30))
+        for seed in (1, 2, 3)
+        if (method, seed) not in lost
+    }
+    without: Any = [trained(f"without-{seed}", 47 + 2 * seed) for seed in (1, 2, 3)]
+    apart: Any = [None] * 3
+    plan = Plan([SHARED, ALONE], [1, 2, 3], SHARED, 0, "v")
+    of_method, proof = _measure_proof(project, SHARED, _ProofRuns(plan, {}, results, [], apart, without), ["a"])
+    whole = [seed for seed in (1, 2, 3) if (SHARED, seed) not in lost]
+    assert [run["folder"] for run in of_method[ALONE]] == [f"{ALONE}-{seed}" for seed in whole]
+    assert (proof.exclusion is not None) == is_excluded
+    expected = {} if gain is None else {(SHARED, ALONE): pytest.approx(gain / ROWS)}
+    assert {pair: measured.mean for pair, measured in proof.differences.items()} == expected
 
 
 def test_silos_that_train_alone_in_both_have_no_variance_and_hide_none(write_silos, tmp_path):

@@ -1,12 +1,14 @@
 """Who gains: a client's p-value against sums over its own table, the family's error in simulations, and the sentences."""
 
 import math
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from flows.experiments.comparison import client_gains
 from flows.experiments.comparison.client_gains import (
     Measured,
     class_records,
@@ -71,6 +73,13 @@ def test_a_clients_p_value_is_that_of_its_own_table_and_holm_is_by_hand(seeds):
         assert found[client]["p"] == pytest.approx(p[client], rel=1e-9)
         assert found[client]["p_holm"] == pytest.approx(corrected, rel=1e-9)
         assert found[client]["difference"] == pytest.approx(tables[client].mean())
+
+
+def test_who_certainly_loses_is_decided_after_holms_correction_over_clients():
+    lost = {"sure": 20, "a": 5, "b": 5, "c": 5}  # of 40 rows
+    found = gains({client: -(np.arange(40) < rows)[None].astype(float) for client, rows in lost.items()})
+    assert (found["worse"], found["certain_worse"]) == (4, ["sure"])
+    assert found["clients"]["a"]["p"] < 0.05 < found["clients"]["a"]["p_holm"]
 
 
 @pytest.mark.parametrize(("quantity", "sign"), [(ACCURACY, 1), (RMSE, -1)])
@@ -184,6 +193,25 @@ def test_the_sentences_are_on_the_reference_and_on_the_method_that_gains_most():
     assert gain_sentences(methods, "d") == ["d", "b"]
     assert gain_sentences(methods, "b") == ["b"]
     assert gain_sentences(methods, "local_only") == ["b"]
+
+
+@pytest.mark.parametrize(("least", "shown"), [(10, {"no": 0.12}), (12, {"no": 0.12}), (13, {})])
+def test_what_a_rare_class_is_taken_for_is_shown_as_the_strictest_owner_allows(least, shown, tmp_path, monkeypatch):
+    counts = np.array([[700, 20, 0], [12, 80, 8]])
+    monkeypatch.setattr(client_gains, "project_workers", lambda _: nullcontext())
+    monkeypatch.setattr(client_gains, "predictions_by_class", lambda *_: [counts])
+    (tmp_path / "owner.yaml").write_text(f"silos: {{b: {{least_rows: {least}}}}}\n")
+    silos = SimpleNamespace(
+        clients=tuple("abc"),
+        common=lambda _: 0,
+        federated=lambda: silos,
+        manifest=SimpleNamespace(task="classification", classes=["no", "rare"]),
+    )
+    store = SimpleNamespace(private=lambda _: None)
+    project = SimpleNamespace(root=tmp_path, scored=silos, silos=silos, store=store, ledgers=ClientStore(str(tmp_path)))
+    write_json(tmp_path / "run" / "outcomes.json", {})
+    found = class_records(project, {("fedavg", 0): {"folder": "run"}})
+    assert found["confusion"] == {"fedavg": {"rare": shown}}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of Prefect, since no flow runs

@@ -6,7 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from flows.experiments.comparison import log_comparison
 from flows.experiments.comparison.log_comparison import metrics_of, write_summary
+from flows.experiments.comparison.run_trials import Plan
+from flows.project.project import Project
+from flows.project.run_sets import new_experiment
 from models.metrics.task_metrics import TASK_METRICS
 from silos.io.atomic_io import write_bytes
 from tasks.tracking.checkpoint import Journal
@@ -63,3 +67,39 @@ def test_dvc_has_the_table_the_corrected_intervals_and_the_mean_curve_of_each_me
     found = json.loads((tmp_path / "summary" / "metrics.json").read_text())
     assert found["methods"]["ditto"] == {"accuracy/mean": 0.6, "accuracy/worst": None, "entropy/mean": None}
     assert found["paired"] == {"ditto": {"difference": pytest.approx(0.1), "low": -2.0, "high": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("failed", "status"), [([], "FINISHED"), ([{"method": "ditto", "seed": 0, "error": "diverged"}], "FAILED")]
+)
+def test_a_comparison_with_a_failed_run_has_failed_in_mlflow_too_and_one_that_mlflow_lacks_is_named(
+    failed, status, folder, monkeypatch
+):
+    logged, lines = [], []
+
+    class Logger:
+        notice, problem = None, "MLflow does not respond"
+
+        def __init__(self, *_):
+            pass
+
+        def finish(self, artifacts):
+            logged.append(artifacts)
+            return None if failed else "run"
+
+    monkeypatch.setattr(log_comparison.progress, "say", lines.append)
+    monkeypatch.setattr(log_comparison, "MLflowLogger", Logger)
+    project = Project.open([], folder, derived=True)
+    name = new_experiment(project, "compare", {"methods": ["fedavg", "ditto"]})
+    comparison = compared(ACCURACY, {"fedavg": 0.5, "ditto": 0.6}) | {
+        **{"runs": [], "failed": failed, "tuning": [], "ensembles": [], "data_version": "v", "gains": {}},
+        "paired": [],
+    }
+    for row in comparison["table"]:
+        row |= {"model": "shared", "seeds": 1, "seconds": 1.0}
+    log_comparison.log_comparison(project, name, Plan(["fedavg", "ditto"], [0], "fedavg", 0, "v"), comparison, "")
+    (artifacts,) = logged
+    assert (artifacts.status, artifacts.tags) == (status, {"best method": "ditto"})
+    assert artifacts.note.startswith("Not complete") == bool(failed)
+    lacks = f"MLflow does not respond; MLflow lacks the comparison itself, which runs/{name} has in full."
+    assert lines == [lacks] * bool(failed)  # a run that MLflow has needs no word

@@ -1,5 +1,8 @@
 """What one run of a comparison may end, and what it may not."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 from flows.experiments.comparison import run_trials
@@ -28,6 +31,31 @@ def test_a_method_that_a_setting_does_not_fit_leaves_the_others_going_on(monkeyp
 def test_what_would_end_every_run_is_raised(monkeypatch, folder):
     with pytest.raises(UserError, match="a full disk"):
         ended_by(UserError("a full disk"), monkeypatch, folder)
+
+
+def test_a_comparison_pays_for_the_rounds_that_are_left_of_each_method_with_queries_of_its_own(monkeypatch, folder):
+    overrides = ["training.privacy.epsilon=8", "training.rounds=5", "comparison.partitions=1"]
+    project = Project.open(overrides, folder, derived=True)
+    counted, done = list[int](), {"fedavg-seed0": 5, "fedprox-seed1": 2}
+    monkeypatch.setattr(run_trials, "unfinished", lambda _, __, runs: [r for r in runs if r != "fedavg-seed0"])
+    monkeypatch.setattr(
+        run_trials,
+        "load_state",
+        lambda path: SimpleNamespace(round=done[path.parent.name]) if path.parent.name in done else None,
+    )
+    monkeypatch.setattr(run_trials, "project_workers", lambda _: nullcontext())
+    monkeypatch.setattr(run_trials, "check_budgets", lambda *args: counted.append(args[-1]))
+
+    def answers(methods, tune=0):
+        run_trials.check_comparison_budgets(project, "first", run_trials.Plan(methods, [0, 1], "fedavg", tune, "v"))
+        return counted.pop()
+
+    assert answers(["fedavg"]) == 5  # seed 0 is finished
+    assert answers(["fedavg", "finetune", "local_only"]) == 5  # which are FedAvg's queries, and none
+    assert answers(["fedavg", "fedprox"]) == 5 + 5 + 3
+    free = project.with_overrides(["training.privacy.epsilon=null"])
+    run_trials.check_comparison_budgets(free, "first", run_trials.Plan(["fedavg"], [0], "fedavg", 0, "v"))
+    assert not counted
 
 
 def test_settings_may_be_chosen_on_common_validation_rows_and_not_on_none(folder):

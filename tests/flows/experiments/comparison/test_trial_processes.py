@@ -37,8 +37,8 @@ def test_a_process_that_was_stopped_is_killed_after_the_patience(monkeypatch: py
 
 
 def test_a_run_of_which_two_processes_died_is_not_tried_a_third_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    project: Any = SimpleNamespace(params=SimpleNamespace(runner=SimpleNamespace(parallel_runs=3)), scratch=object())
+    monkeypatch.setattr(trial_processes, "process_count", lambda _: 7)
+    project: Any = SimpleNamespace(params=SimpleNamespace(runner=SimpleNamespace(parallel_runs=7)))
     processes = TrialProcesses(project, "any", run_trial)
 
     def died(seed: int | None) -> None:
@@ -50,6 +50,7 @@ def test_a_run_of_which_two_processes_died_is_not_tried_a_third_time(monkeypatch
 
     for seed in (0, 1, None, None):
         died(seed)
+    assert processes._count_for(9, 100.0, 1.0) == 3  # none is started for one that died
     with pytest.raises(UserError, match="fedavg-seed1: two processes ended while they trained it"):
         died(1)
 

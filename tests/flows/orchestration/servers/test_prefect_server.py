@@ -16,6 +16,7 @@ from prefect.settings.legacy import _get_settings_fields
 from prefect.settings.models.root import Settings
 
 from flows import SETTINGS, quiet_prefect
+from flows.orchestration.servers import prefect_process
 from flows.orchestration.servers.prefect_server import PrefectServer, _bind, server_environment
 
 START = """
@@ -160,6 +161,17 @@ def test_the_lock_holds_the_migration_that_the_database_has(databases):
     with closing(sqlite3.connect(databases / "prefect.db")) as connection:
         (revision,) = connection.execute("select version_num from alembic_version").fetchone()
     assert (databases / "tables.lock").read_text().split() == [version("prefect"), revision]
+
+
+def test_what_is_known_of_tables_changes_with_prefects_version_and_with_the_last_migration(tmp_path, monkeypatch):
+    file = str(tmp_path / "prefect.db")
+    assert prefect_process._applied(file) == version("prefect")
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("create table alembic_version (version_num)")
+        database.execute("insert into alembic_version values ('aaaa')")
+    assert prefect_process._applied(file) == f"{version('prefect')} aaaa"
+    monkeypatch.setattr(prefect_process, "version", lambda _: "99.9")
+    assert prefect_process._applied(file) == "99.9 aaaa"
 
 
 @pytest.mark.parametrize(

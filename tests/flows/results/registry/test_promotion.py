@@ -1,5 +1,6 @@
 """What is promoted, and how a rollback goes back, in a real store."""
 
+from dataclasses import replace
 from itertools import pairwise
 from operator import eq
 from pathlib import Path
@@ -111,7 +112,9 @@ def test_a_line_of_the_history_that_a_kill_cut_off_is_left_out_and_then_replaced
 WATCH = {"seen": {"champion": "1"}, "since": "v1", "shifted": [], "comparison": "watch-1"}
 
 
-def test_a_refusal_whose_reason_may_pass_is_in_the_history_once_and_others_each_time(project: Any) -> None:
+def test_a_refusal_whose_reason_may_pass_is_in_the_history_once_and_others_each_time(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     promote(project, "1", force=True, with_data=False)
     for _ in range(2):
         refused = promote(project, "2", force=False, with_data=False, watch=WATCH)
@@ -119,7 +122,8 @@ def test_a_refusal_whose_reason_may_pass_is_in_the_history_once_and_others_each_
         assert not may_pass(refused)
     champion = Registry(project.store.tracking, f"{project.root.name}-digits").find("1")
     assert champion is not None
-    for reason in ("the disk is full", "the disk is full", "out of memory", "the disk is full"):
+    for number, reason in enumerate(("the disk is full", "the disk is full", "out of memory", "the disk is full")):
+        monkeypatch.setattr(promotion, "git_commit", lambda _, number=number: f"commit {number}")  # is no other reason
         assert may_pass(keep(project, champion, reason, WATCH, may_pass=True))
     assert not may_pass(keep(project, champion, "no silo shifted", WATCH))
     reasons = [decision["reason"] for decision in reversed(decisions(project.root))][2:]
@@ -214,13 +218,22 @@ def test_a_version_without_an_mlflow_run_is_promoted_and_leaves_nothing_open(pro
     promote(project, "1", force=True, with_data=False)
 
 
-def test_a_decision_about_other_data_of_the_project_settles_nothing(project: Any) -> None:
+def test_a_decision_settles_nothing_of_other_data_other_rows_another_champion_or_other_settings(project: Any) -> None:
     promote(project, "1", force=True, with_data=False)
     project.silos = SimpleNamespace(version="v2")
     champion = Registry(project.store.tracking, f"{project.root.name}-digits").find("1")
     assert champion is not None
     keep(project, champion, "no silo shifted", {**WATCH, "seen": what_is_seen(project, champion)})
     assert last_decision(project, champion) is not None
+    for other in (WatchParams(grade="critical"), WatchParams(prefer="cheaper"), WatchParams(methods=["fedprox"])):
+        project.params.watch = other
+        assert last_decision(project, champion) is None
+    project.params.watch = WatchParams()
+    assert last_decision(project, champion) is not None
+    assert last_decision(project, replace(champion, number="2")) is None
+    project.silos.version = "v3"
+    assert last_decision(project, champion) is None
+    project.silos.version = "v2"
     project.params = SimpleNamespace(data=SimpleNamespace(name="letters"), watch=WatchParams())
     assert last_decision(project, champion) is None
 

@@ -20,6 +20,7 @@ import uvicorn
 
 from flows.results.serving import scoring_server
 from flows.results.serving.open_model import OpenModel
+from flows.results.serving.row_predictor import RowPredictor
 from flows.results.serving.scoring_request import parse_request
 from flows.results.serving.scoring_server import VERSION_HEADER, scoring_app
 from models.networks.mlp import MLP
@@ -384,6 +385,21 @@ def test_an_answer_says_which_clients_are_unknown_and_which_values_were_filled_i
     assert answer["unknown_clients"] == {"nort": {"rows": len(ROWS) + 1, "hint": "Did you mean north?"}}
     assert answer["filled_in"][-1] == {"column": "age", "client": None, "rows": 1 + missing_ages(), "value": -1.0}
     assert set(ask(records(client="nort")).json) == {"predictions"}
+
+
+def test_a_clients_mean_fills_in_a_value_and_is_named_without_its_number() -> None:
+    columns = [{"name": name, "kind": "number", "missing": rule} for name, rule in (("age", "mean"), ("dose", 7.5))]
+    project: Any = SimpleNamespace(**vars(VISITS), once=lambda *_: {"age": 61.25})
+    predictor = RowPredictor(project, opened(2, columns=columns), "params.client", of_data=False)
+    body = json.dumps(
+        records({"site": "north", "age": None, "dose": None}, {"site": "north", "age": 61.25, "dose": 7.5})
+    )
+    answer = json.loads(scoring_server._predict(predictor, body.encode()))
+    assert answer["predictions"][0] == answer["predictions"][1]
+    assert answer["filled_in"] == [
+        {"column": "age", "client": "north", "rows": 1, "value": "as in data/"},
+        {"column": "dose", "client": None, "rows": 1, "value": 7.5},
+    ]
 
 
 def missing_ages() -> int:
