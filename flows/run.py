@@ -109,7 +109,7 @@ def _run_in_folder(
         run = open_run(project, method, setup, identity, folder, runner, began)
         if alone and method.pays_as is not None:
             answers = project.params.training.rounds - run.number
-            if cost := check_budgets(project, setup, runner, project.ledgers, answers):
+            if cost := check_budgets(project, setup, runner, project.ledgers, answers, folder.path.parent):
                 progress.say(f"training.privacy: {cost}")
         extra = user_callbacks(project.params.callbacks)
         return Trainer(run, default_callbacks(project.params.evaluation, extra, bool(until))).fit(until)

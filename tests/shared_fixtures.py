@@ -120,6 +120,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
     Rows are three clouds in five dimensions, drawn for each client from its own name; `one_class` names a client whose
     rows all have label 0. `rows_of` replaces the rows by ones of the test's own, of this `task`; `domains` names each
     client's law, and `roles` are the scheme's steps that keep clients out of training. `common` splits belong to no client.
+    `features` describe the columns of a table.
     """
 
     def build(
@@ -133,6 +134,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
         roles: Sequence[Mapping[str, Any]] = (),
         task: str = "classification",
         common: Sequence[str] = (),
+        features: Sequence[Mapping[str, Any]] = (),
     ) -> Silos:
         parts = []
         for client, count in train.items():
@@ -152,6 +154,7 @@ def write_silos(tmp_path: Path) -> Callable[..., Silos]:
                 "source": {"kind": "npz", "path": f"{name}.npz", "task": task},
                 "scheme": [{"kind": "column", "column": "client"}, *roles],
                 "split": {"validation": 0.0, "test": 0.0, **{f"{split}_rows": "common" for split in common}},
+                "features": features,
             }
         )
         folder = tmp_path / "data" / name

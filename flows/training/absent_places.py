@@ -1,11 +1,13 @@
-"""Leave the clients of places that do not answer out of a round, as clients that drop out, or wait for the places."""
+"""Leave clients beyond their budget, and those of places that do not answer, out of a round; or wait for the places."""
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from flows.core.console import progress
 from flows.core.console.process_control import raise_if_interrupted
 from flows.methods.client_sampler import SampledClients
+from flows.training.privacy_budget import clients_beyond
 from flows.training.run_context import RunContext
 from silos.cohort import Silos
 from silos.errors import ClientsAwayError, counted, some
@@ -13,7 +15,7 @@ from tasks.execution import task_runner
 
 
 def present_clients(run: RunContext, number: int, sampled: SampledClients, lost: set[str]) -> SampledClients:
-    """Return the sampled clients without those of absent places, which count as dropped out.
+    """Return the sampled clients without those beyond their budget and of absent places, which count as dropped out.
 
     Waits, and says so, while fewer of the sampled clients are there than `clients.least` and secure sums need.
 
@@ -27,12 +29,13 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
     privacy, least, key = setup.training.privacy, run.project.params.clients.least, "clients.least"
     if privacy and privacy.secure and privacy.secure.least > least:
         least, key = privacy.secure.least, "training.privacy.least"
+    beyond = clients_beyond(run.folder.path.parent) if privacy and run.method.pays_as is not None else frozenset[str]()
+    sampled = _without(run, sampled, beyond)
     while away := lost | run.clients.runner.absent():
         gone = _clients_at(setup.silos.select(sampled.clients), away)
         kept = tuple(client for client in sampled.clients if client not in gone)
         if len(kept) >= min(least, len(sampled.clients)):
-            dropped = sorted({*sampled.dropped, *gone}, key=setup.silos.index)
-            return replace(sampled, clients=kept, dropped=tuple(dropped))
+            return _without(run, sampled, gone)
         if not waits:
             progress.say(
                 f"round {number} waits for {named(away)}: {counted(len(kept), 'client')} of {len(sampled.clients)} answer, "
@@ -43,6 +46,13 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
         time.sleep(task_runner.WAIT_PAUSE)
         raise_if_interrupted()
     return sampled
+
+
+def _without(run: RunContext, sampled: SampledClients, gone: Collection[str]) -> SampledClients:
+    """Return the sampled clients, of which some drop out."""
+    kept = tuple(client for client in sampled.clients if client not in gone)
+    dropped = {*sampled.dropped, *sampled.clients} - {*kept}
+    return replace(sampled, clients=kept, dropped=tuple(sorted(dropped, key=run.clients.setup.silos.index)))
 
 
 def note_lost(run: RunContext, number: int, present: SampledClients, lost: set[str], error: ClientsAwayError) -> None:

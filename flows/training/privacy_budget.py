@@ -1,4 +1,4 @@
-"""Check the silos' budgets before training, and say what a run spends."""
+"""Check the silos' budgets before training, leave out those that are beyond theirs, and say what a run spends."""
 
 import math
 from pathlib import Path
@@ -7,20 +7,36 @@ from flows.methods.base import Method, private_training_of
 from flows.methods.round_context import TrainingSetup
 from flows.project.project import Project
 from models.privacy_accounting import epsilon
+from models.training.engine import Privacy
 from silos.client_store import ClientStore
-from silos.errors import RefusalError, counted
+from silos.errors import RefusalError, counted, some
 from silos.param_limits import EPSILON
 from silos.privacy.owner_file import policy_file
 from silos.privacy.report_rules import round_down
 from tasks.execution.task_runner import Runner, map_clients
 from tasks.privacy.record_answers import cost_of_run, report_privacy_cost
+from tasks.tracking.json_io import read_json, write_json
 from tasks.tracking.result_types.run_result import Note
 
 _SLACK = 1 + 1e-9  # of a budget, for rounding in sums
 
 
-def check_budgets(project: Project, setup: TrainingSetup, runner: Runner, private: ClientStore, answers: int) -> str:
+_DECIDED = "beyond_budget.json"
+"""The file of a set of runs with the silos that drop out of all its rounds, so that a resumed run has the same silos."""
+
+
+def clients_beyond(runs: Path) -> frozenset[str]:
+    """Return the clients that the budgets of a set of runs, in this folder, leave out."""
+    decided = read_json(runs / _DECIDED, keys=["clients"])
+    return frozenset(decided["clients"]) if decided else frozenset()
+
+
+def check_budgets(
+    project: Project, setup: TrainingSetup, runner: Runner, private: ClientStore, answers: int, runs_in: Path
+) -> str:
     """Return in words what answers in training will cost each silo; empty without privacy. Nothing is spent yet.
+
+    Silos whose budget they exceed drop out of all rounds, if enough others are left.
 
     Args:
         project: The project; its params say which clients never train.
@@ -28,15 +44,18 @@ def check_budgets(project: Project, setup: TrainingSetup, runner: Runner, privat
         runner: Where clients are reached.
         private: A private store of a run, or that of the silos.
         answers: The answers that each silo may give, such as rounds times runs.
+        runs_in: The folder of the set of runs, which remembers the silos that drop out.
 
     Raises:
-        RefusalError: If they exceed the budget of a silo.
+        RefusalError: If they exceed the budget of a silo, and too few others are left or training has begun.
     """
     privacy = setup.training.privacy
     if privacy is None or not answers:
         return ""
     leave = project.params.clients.leave
-    silos = setup.silos.select([client for client in setup.silos.clients if leave.get(client) != 1])
+    has_begun, out = (runs_in / _DECIDED).exists(), clients_beyond(runs_in)
+    silos = setup.silos.select([c for c in setup.silos.clients if leave.get(c) != 1 and c not in out])
+    refusals: dict[str, RefusalError] = {}
     messages = map_clients(
         runner, report_privacy_cost, silos, stack=setup.stack, training=setup.training, private=private
     )
@@ -55,13 +74,26 @@ def check_budgets(project: Project, setup: TrainingSetup, runner: Runner, privat
             if spent + runs * each > budget * _SLACK:
                 affordable = round_down(epsilon(max(budget - spent, 0.0) / runs, project.params.training.privacy.delta))
                 lower = f"lower training.privacy.epsilon to {affordable:.4g}, " if affordable >= EPSILON else ""
-                raise RefusalError(
+                refusals[client] = RefusalError(
                     f"client {client}: training.privacy.epsilon: got a plan of {plan}, but {of_budget}. Train fewer methods "
                     f"or seeds, {lower}leave the client out (`--set 'clients.leave={{{client}: 1}}'`), or let its owner "
                     f"raise budget in {policy_file(Path(private.folder))}."
                 )
+                continue
             tightest = min(tightest, (budget - spent, f"at most {plan} for each silo; {of_budget} at {client}"))
-    return tightest[1]
+    if refusals and (has_begun or len(silos.clients) - len(refusals) < _fewest(project, privacy)):
+        raise next(iter(refusals.values()))
+    if not has_begun:
+        out = frozenset(refusals)
+        write_json(runs_in / _DECIDED, {"clients": sorted(out)})
+    without = f"; without client {some(sorted(out))}, beyond the budget, as if dropped out of all rounds" if out else ""
+    return f"{tightest[1]}{without}"
+
+
+def _fewest(project: Project, privacy: Privacy) -> int:
+    """Return the fewest silos without which a run is refused."""
+    least = project.params.clients.least
+    return max(least, privacy.secure.least, privacy.secure.colluders + 1, 2) if privacy.secure else least
 
 
 def note_of_privacy(method: Method, setup: TrainingSetup, target: float | None, delta: float) -> list[Note]:

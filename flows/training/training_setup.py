@@ -45,7 +45,7 @@ from silos.standardizer import NO_STANDARDIZATION, Standardization
 from silos.storage.manifest import Manifest, schema_of
 from tasks.aggregate import Aggregation
 from tasks.messages.message_policy import LEAST_ROWS
-from tasks.privacy.record_answers import noise_for
+from tasks.privacy.record_answers import mean_refusal, noise_for
 
 
 def load_pretrained(network: Pretrained, path: Path) -> Pretrained:
@@ -86,6 +86,9 @@ def _check_state_dict(content: object) -> dict[str, Tensor]:
     return content
 
 
+_BATCH_OF_STACKS = 16
+"""The rows of a batch by which private training chooses its stacks, whatever `training.batch` is."""
+
 _OBJECTIVES: Mapping[str, type[objectives.Objective]] = {
     "cross_entropy": objectives.CrossEntropy,
     "focal": objectives.Focal,
@@ -117,7 +120,9 @@ def training_setup(project: Project, seed: int, scaling: Standardization = NO_ST
     _check_improving(params, federated)
     try:
         network = _network(params, manifest, project.root)
-        kernel = pick_kernel(network, params.training.batch, device, engine.kind, engine.stack)
+        # the clients of a stack are part of a private question, and the batch size is not
+        batch = params.training.batch if params.training.privacy.epsilon is None else _BATCH_OF_STACKS
+        kernel = pick_kernel(network, batch, device, engine.kind, engine.stack)
     except ValueError as error:
         raise UserError(f"params.yaml: model: {error}") from None
     _check_memory(params, network, min(kernel.stack, len(federated.clients)), device)
@@ -456,3 +461,5 @@ def _check_privacy(params: Params, network: Network, training: Training, federat
             )
     if reason := refusal(network, training):
         raise UserError(f"params.yaml: {reason}, or training.privacy.epsilon to null.")
+    if reason := mean_refusal(federated):
+        raise UserError(f"params.yaml: {reason}, or set training.privacy.epsilon to null.")

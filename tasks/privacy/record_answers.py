@@ -92,7 +92,7 @@ class AnswerRecord:
 
     @classmethod
     def open(cls, silos: Silos, stack: Stack, training: Training, private: ClientStore) -> "AnswerRecord":
-        """Open the ledgers; RefusalError if a client has none, or aligns its columns by its own rows.
+        """Open the ledgers; RefusalError if a client has none, or if its rows were aligned or filled in by other rows.
 
         Args:
             silos: The silos.
@@ -107,6 +107,8 @@ class AnswerRecord:
                 "clients.align: got columns that each client aligns by its own rows, expected none with training.privacy, "
                 "since one row would change all others. Set clients.align.kind to none."
             )
+        if reason := mean_refusal(silos):
+            raise RefusalError(f"{reason}.")
         return cls(silos, stack, training, owners, ledgers)
 
     def questions(self, network: Network, received: Mapping[str, Weights], *more: object) -> list[str]:
@@ -153,6 +155,20 @@ class AnswerRecord:
             partial(_register, alone, owner, rows.x[index, part], rows.y[index, part])
             for owner, part in zip(owners, parts, strict=True)
         ]
+
+
+def mean_refusal(silos: Silos) -> str:
+    """Say why rows cannot be private that other rows fill in, and the way out; empty if none are.
+
+    It follows from the settings alone, also of columns without missing values.
+    """
+    means = [feature.name for feature in silos.manifest.features if feature.fill == "mean"]
+    if not means:
+        return ""
+    return (
+        f"data: {means[0]}: got missing: {{fill: mean}}, expected a number or drop_rows with training.privacy, since one "
+        "row would change all rows that miss a value. Change missing under data.source or data.features, and partition again"
+    )
 
 
 def layout_of(stack: Stack, rows: Rows) -> str:

@@ -75,6 +75,22 @@ def test_a_comparison_says_its_cost_first_and_trains_nothing_beyond_a_budget(pro
     assert _spent(project) == pytest.approx([5.992] * 4, abs=0.001), "seed 0 and fine-tuning ask what was asked before"
 
 
+@pytest.mark.parametrize("sums", ["false", "true, least: 3"])
+def test_a_silo_beyond_its_budget_drops_out_and_the_others_train(sums, partitioned, server, tmp_path_factory):
+    folder = partitioned[0].copy(tmp_path_factory.mktemp("beyond") / "project", server)
+    folder.type("partition", *SMALL)
+    file = folder.path / "private" / "digits" / "owner.yaml"
+    file.write_text(file.read_text().replace("silos: {}", "silos: {c01: {budget: 1.0}}"))
+    typed = (*PRIVATE, "--set", f"training.privacy={{epsilon: 4, secure_sums: {sums}}}", "--set", "training.epochs=1")
+    code, out, err = folder.run(["run", "fedavg", *typed, "--json"])
+    assert code == 0, err
+    assert "without client c01, beyond the budget, as if dropped out of all rounds" in err
+    assert json.loads(out)["dropped_out"] == 3
+    silos = folder.type("data", "ledger", *SMALL, "--json").json["silos"]
+    spent = {silo["name"]: silo["spent"] for silo in silos if silo["spent"]}
+    assert spent == {"c00": pytest.approx(4.0), "c02": pytest.approx(4.0), "c03": pytest.approx(4.0)}
+
+
 def test_methods_without_noise_are_refused_before_they_train(project):
     answer = project.type("compare", "scaffold", "fedavg", *PRIVATE, code=2)
     assert "Use one of fedavg, fedopt, fedprox, finetune, local_only" in answer.err

@@ -187,7 +187,8 @@ def check_comparison_budgets(project: Project, experiment: str, plan: Plan) -> N
         answers += project.params.training.rounds - (checkpoint.round if checkpoint else 0)
     with project_workers(project) as workers:
         runner, setup = PrefectRunner(workers, waits=True), training_setup(project, plan.seeds[0])
-        if cost := check_budgets(project, setup, runner, project.ledgers, answers):
+        folder = project.store.runs / experiment
+        if cost := check_budgets(project, setup, runner, project.ledgers, answers, folder):
             progress.say(f"training.privacy: {cost}")
 
 

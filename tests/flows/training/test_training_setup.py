@@ -294,3 +294,10 @@ def test_what_shows_rows_whatever_noise_is_added_is_refused(override, opened):
     key = override.partition("=")[0]
     with pytest.raises(UserError, match=rf"{re.escape(key)}: got .* or training.privacy.epsilon to null"):
         training_setup(opened(*PRIVATE, override), 0)
+
+
+def test_the_batch_size_moves_no_client_to_another_stack_under_privacy(opened):
+    wide = "model.hidden=[1000]"
+    own, large = (training_setup(opened(*PRIVATE, wide, f"training.batch={rows}"), 0).stack for rows in (16, 1000))
+    assert own == large, "clients of a stack are part of a question, which has noise and a cost of its own"
+    assert training_setup(opened(wide, "training.batch=1000"), 0).stack < own

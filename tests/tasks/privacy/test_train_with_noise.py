@@ -18,6 +18,7 @@ from models.server_state import ClientStateRefs
 from models.training.engine import Privacy, Training
 from models.training.keyed_noise import KeyedNormals
 from models.training.optimizers import SGD
+from models.training.private_training import clipped_sums
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, make_stacks
 from silos.errors import RefusalError
@@ -379,6 +380,41 @@ def test_columns_that_each_client_aligns_by_its_own_rows_are_refused(problem, tm
     aligned = replace(problem.silos, scaling=replace(problem.silos.scaling, own_columns=(0,)))
     with pytest.raises(RefusalError, match="aligns by its own rows"):
         _answers(replace(problem, silos=aligned), tmp_path)
+
+
+def test_means_of_rows_that_fill_in_missing_values_are_refused(make_problem, tmp_path):
+    def rows_of(value):
+        x = np.full((31, 5), 0.5)
+        x[::2, 0], x[1, 0] = np.nan, value
+        return lambda _, total: (x[:total], np.arange(total) % 3)
+
+    def setup(value, fill):
+        columns = [{"name": f"x{at}", "missing": {"fill": fill}} for at in range(5)]
+        silos = {
+            "rows_of": rows_of(value),
+            "features": columns,
+            "validation": 0,
+            "test": 0,
+            "name": f"v{value > 1}{fill}",
+        }
+        return make_problem({"c0": 31}, network=MLP(5, (), 3), epochs=1, privacy=PRIVACY, silos=silos)
+
+    def change(fill):
+        sums = []
+        for value in (0.5, 1e6):
+            one = setup(value, fill)
+            (stack,) = make_stacks(one.silos, 1)
+            rows = load_rows(one.silos, stack, "train", "cpu")
+            weights = {name: w[None] for name, w in FedAvg().init(one).tensors["weights"].items()}
+            shares = shares_of_rows(one.silos, stack, rows)
+            sums.append(clipped_sums(one.network, weights, {}, rows, one.training, shares))
+        first, second = (torch.cat([total.flatten() for _, total in sorted(each.items())]) for each in sums)
+        return float((first - second).norm())
+
+    assert change(0) <= 2 * PRIVACY.clip < 5 * PRIVACY.clip < change("mean"), "one value changes all that are filled in"
+    with pytest.raises(RefusalError, match=r"data: x0: got missing: \{fill: mean\}, expected a number or drop_rows"):
+        _answers(setup(0.5, "mean"), tmp_path)
+    assert len(_answers(setup(0.5, 0), tmp_path)) == 1
 
 
 def test_under_an_owners_demand_no_scores_of_weights_without_noise_leave(problem, tmp_path):
