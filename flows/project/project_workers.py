@@ -2,16 +2,22 @@
 
 from contextlib import AbstractContextManager
 from functools import partial
+from typing import TYPE_CHECKING
 
 from flows.core.console import progress
 from flows.project.project import Project
-from tasks.execution.open_workers import open_workers
 from tasks.execution.task_runner import PlainRunner
-from tasks.execution.worker_backends import Workers
+
+if TYPE_CHECKING:
+    from tasks.execution.worker_backends import Workers
 
 
-def project_workers(project: Project) -> AbstractContextManager[Workers]:
+def project_workers(project: Project) -> "AbstractContextManager[Workers]":
     """Open the workers that params name."""
+    from tasks.execution.open_workers import (
+        open_workers,
+    )  # imported here: it needs Prefect, and a place predicts without
+
     runner = project.params.runner
     if runner.kind == "places":
         from tasks.remote.place_workers import PlaceWorkers

@@ -379,7 +379,7 @@ def main() -> int:
             shown = found["coordinator"] if is_refused else f"{found['coordinator'][0][:12]} same"
             print(f"{method:18} {shown if same else found}", flush=True)
         leaked = leaks(private_needles(made.home), made.home / "coordinator", made.captured)
-    print(f"{differ} methods differ; {len(leaked)} private values found outside the places")
+    print("\n".join([*leaked, f"{differ} methods differ; {len(leaked)} private values found outside the places"]))
     return int(bool(differ or leaked))
 
 

@@ -24,7 +24,6 @@ from silos.client_store import ClientStore
 from silos.cohort import Silos, inputs_standardizer
 from silos.errors import UserError
 from silos.versioning.git_commands import failure_reason, has_repository, run_git
-from tasks.tracking import prefect_artifacts
 from tasks.tracking.mlflow_logging.mlflow_records import (
     COMPARISON,
     RUN,
@@ -43,6 +42,8 @@ from tasks.tracking.result_types.run_result import RunResult
 
 def run_spec(project: Project, method: Method, identity: RunIdentity, folder: RunFolder) -> RunSpec:
     """Build the names, tags and parameters of the MLflow run."""
+    from tasks.tracking import prefect_artifacts  # imported here: a place opens models without Prefect
+
     info = experiment(project, folder.path.parent.name)
     method_name, seed = identity["method"], identity["seed"]
     return RunSpec(
