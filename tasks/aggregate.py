@@ -1,7 +1,7 @@
 """Average clients' weights on the server, and send the weights that clients stored until the server formed clusters."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +14,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort
 from silos.errors import UserError
 from tasks.execution.load_client_data import load_rows, load_weights
-from tasks.execution.steps import server_step, step
+from tasks.execution.steps import ByClient, server_step, step
 from tasks.local_train import shares_of, weighted_sum
 from tasks.messages.round_messages import SentWeights, SummedMessage, Update
 
@@ -133,7 +133,7 @@ def _center(weights: Tensor, factors: Tensor, robust: Aggregation) -> Tensor:
 
 @step
 def send_weights(
-    cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu", shares: Mapping[str, float] | None = None
+    cohort: Cohort, model: Model, private: ClientStore, device: str = "cpu", shares: ByClient[float] | None = None
 ) -> list[SentWeights]:
     """Send the model's personal weights, which clients stored with `local_train(keep=...)`.
 

@@ -15,7 +15,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Cohort, Stack
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_stacks, load_streams
-from tasks.execution.steps import server_step, step
+from tasks.execution.steps import ByClient, server_step, step
 from tasks.local_train import shares_of, store_client_state, weighted_sum
 from tasks.messages.round_messages import SiteRemovals, SiteUpdates
 
@@ -32,7 +32,7 @@ def update_site(
     seed: int,
     round: int,
     how: SiteTraining,
-    shares: Mapping[str, float],
+    shares: ByClient[float],
     start: Weights | None = None,
     again: int = 0,
     device: str = "cpu",

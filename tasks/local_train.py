@@ -19,7 +19,7 @@ from silos.client_store import ClientStore, StateKind
 from silos.cohort import Cohort, Stack
 from tasks.evaluate import ValidationLosses
 from tasks.execution.load_client_data import load_client_state, load_rows, load_stacks, load_streams, load_weights
-from tasks.execution.steps import step
+from tasks.execution.steps import ByClient, step
 from tasks.messages.round_messages import SentTrees, Update, Updated
 from tasks.privacy.train_with_noise import check_received, train_with_noise
 
@@ -38,7 +38,7 @@ def local_train(
     proximal: float = 0.0,
     anchor: Weights | None = None,
     each: bool = False,
-    shares: Mapping[str, float] | None = None,
+    shares: ByClient[float] | None = None,
     optimiser: ClientStateRefs | None = None,
     keep: str | None = None,
     validate: bool = False,
@@ -104,7 +104,7 @@ def build_update(
     trained: Trained,
     rows: Rows,
     private: ClientStore,
-    shares: Mapping[str, float] | None = None,
+    shares: ByClient[float] | None = None,
     each: bool = False,
     reports_loss: bool = True,
 ) -> Update:

@@ -1,7 +1,7 @@
 """Compare two runs row by row at the clients, and count correct rows by class or at training priors; only sums leave."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,7 @@ from silos.cohort import Cohort, Silos, Stack, open_common, open_stack
 from silos.storage.partition_store import open_common_units, open_units
 from tasks.evaluate import OUTCOMES, PREDICTED
 from tasks.execution.load_client_data import countable_rows, load_rows, may_report
-from tasks.execution.steps import step
+from tasks.execution.steps import ByClient, step
 from tasks.messages.score_messages import (
     ClassCounts,
     CommonSums,
@@ -25,7 +25,7 @@ from tasks.messages.score_messages import (
     PriorShiftScores,
 )
 
-Outcomes = tuple[ClientStore, dict[str, str]]
+Outcomes = tuple[ClientStore, ByClient[str]]
 """The store in which a run's clients keep their outcomes, and each client's hash."""
 
 
@@ -38,7 +38,7 @@ def pair_outcomes(
     outcome: str | None = None,
     split: str = "test",
     least_of_class: int = 1,
-    scales: Mapping[str, Sequence[float]] | None = None,
+    scales: ByClient[Sequence[float]] | None = None,
 ) -> list[PairedSums]:
     """Sum the differences of two runs' outcomes, first minus second; only sums leave the clients.
 
@@ -90,7 +90,7 @@ def pair_common_rows(
     second: Sequence[Outcomes],
     outcome: str | None = None,
     split: str = "test",
-    scales: Mapping[str, Sequence[float]] | None = None,
+    scales: ByClient[Sequence[float]] | None = None,
 ) -> list[CommonSums]:
     """Sum the differences, first minus second, on the common rows over the stack's clients; one record per stack.
 

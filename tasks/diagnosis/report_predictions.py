@@ -29,7 +29,7 @@ from silos.privacy.ledger import Draw, Ledger
 from silos.privacy.report_rules import MODELS, Kind
 from tasks.diagnosis.compare_silos import Comparison, named_summaries
 from tasks.diagnosis.report_summary import LocalSummary, answers_by_stack
-from tasks.execution.steps import server_step, step
+from tasks.execution.steps import ByClient, server_step, step
 from tasks.messages.statistics_messages import HalfModels, NoisyCounts, PredictedCounts, Refusal, ShiftNumbers
 
 ONCE = (
@@ -106,7 +106,7 @@ _PREDICTIONS_KIND = Kind(
 
 @step
 def report_predictions(
-    cohort: Cohort, private: ClientStore, design: Design, models: Mapping[str, Mapping[str, np.ndarray]]
+    cohort: Cohort, private: ClientStore, design: Design, models: ByClient[Mapping[str, np.ndarray]]
 ) -> list[PredictedCounts | Refusal]:
     """Report predicted counts: one message a stack, and one of its clients that may not answer.
 

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeAlias, TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -38,6 +38,12 @@ Returned = TypeVar("Returned")
 
 Call = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments of a step."""
+
+Value = TypeVar("Value")
+
+OF_CLIENTS = "of clients"
+ByClient: TypeAlias = Annotated[Mapping[str, Value], OF_CLIENTS]
+"""The type of a client step's argument with something for each client: a cohort receives what is its clients'."""
 
 
 class Step(Generic[Returned]):

@@ -1,7 +1,11 @@
 """Submit tasks and gather their results, assign stacks of clients to workers, select each cohort's arguments, count cost."""
 
+import inspect
+import types
+import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from models.client_model import Model
@@ -10,7 +14,7 @@ from models.training.engine_and_stack_size import even_stack_size
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos, Stack, make_stacks
 from silos.errors import ClientsAwayError
-from tasks.execution.steps import Call, ClientStep, Returned, ServerStep
+from tasks.execution.steps import OF_CLIENTS, Call, ClientStep, Returned, ServerStep
 from tasks.messages.message_policy import Message, SentMessage, check_few
 
 Value = TypeVar("Value")
@@ -168,7 +172,7 @@ def map_clients(
         TypeError: If the step returns something other than messages, or messages of other clients.
     """
     try:
-        answers = runner.map_cohorts(step, cohort_calls(silos, stack, runner.workers, *args, **options))
+        answers = runner.map_cohorts(step, cohort_calls(step, silos, stack, runner.workers, *args, **options))
     except ClientsAwayError as error:  # those that answered do not wait for the others
         answers = error.answers
         if least is None or sum(len(message.clients) for cohort in answers for message in cohort) < least:
@@ -185,12 +189,15 @@ def map_clients(
     return messages
 
 
-def cohort_calls(silos: Silos, stack: int, workers: int, *args: object, **options: object) -> list[Call]:
+def cohort_calls(
+    step: ClientStep[Any], silos: Silos, stack: int, workers: int, *args: object, **options: object
+) -> list[Call]:
     """Make the calls of a step that runs on all clients, one for each cohort; see `bind_arguments`.
 
     No stack or cohort has clients of two places, wherever the step runs: results depend on who shares a stack.
 
     Args:
+        step: The step; the types of its arguments say what is each client's own.
         silos: The clients.
         stack: The most clients of a stack.
         workers: The most cohorts.
@@ -199,7 +206,7 @@ def cohort_calls(silos: Silos, stack: int, workers: int, *args: object, **option
     """
     parts = silos.by_place().values()
     return [
-        bind_arguments(cohort, args, options)
+        bind_arguments(step, cohort, args, options)
         for part in parts
         for cohort in assign_stacks(
             part, make_stacks(part, even_stack_size(len(part.clients), stack)), max(1, workers // len(parts))
@@ -207,14 +214,27 @@ def cohort_calls(silos: Silos, stack: int, workers: int, *args: object, **option
     ]
 
 
-def bind_arguments(cohort: Cohort, args: tuple[object, ...], options: Mapping[str, object]) -> Call:
+def bind_arguments(
+    step: ClientStep[Any], cohort: Cohort, args: tuple[object, ...], options: Mapping[str, object]
+) -> Call:
     """Return the call of a step for a cohort, with the part of each argument that belongs to its clients.
 
-    A Model, ClientStateRefs, silos at places, or mapping from clients of the data is reduced to the cohort's clients, or to
-    the members of a pooled client. This includes values inside lists, tuples and other mappings.
+    A Model, ClientStateRefs, silos at places, or an argument of type ByClient is reduced to the cohort's clients, or to the
+    members of a pooled client. This includes values inside lists, tuples and mappings.
     """
-    own_options = {name: _select_clients(value, cohort) for name, value in options.items()}
-    return (cohort, *(_select_clients(value, cohort) for value in args)), own_options
+    kinds, named = _argument_types(step)
+    own = {name: _select_clients(value, named.get(name), cohort) for name, value in options.items()}
+    pairs = zip(args, kinds[1:], strict=False)
+    return (cohort, *(_select_clients(value, kind, cohort) for value, kind in pairs)), own
+
+
+@lru_cache(maxsize=256)
+def _argument_types(step: ClientStep[Any]) -> tuple[list[object], Mapping[str, object]]:
+    """Return the types of a step's arguments by position and by name."""
+    function = inspect.unwrap(step.fn)
+    hints = typing.get_type_hints(function, include_extras=True)
+    named = {name: hints.get(name) for name in inspect.signature(function).parameters}
+    return [*named.values()], named
 
 
 def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
@@ -231,7 +251,8 @@ def _runs(weights: Sequence[int], limit: int) -> list[tuple[int, int]]:
     return runs
 
 
-def _select_clients(value: object, cohort: Cohort) -> object:
+def _select_clients(value: object, kind: object, cohort: Cohort) -> object:
+    """Return the cohort's part of a value; `kind` is the value's type in the step, or None."""
     if isinstance(value, Broadcast):
         return value.content
     if isinstance(value, Model):
@@ -241,13 +262,27 @@ def _select_clients(value: object, cohort: Cohort) -> object:
     if isinstance(value, ClientStateRefs):
         return replace(value, refs=_subset(value.refs, cohort))
     if isinstance(value, Mapping):
-        clients, names = cohort.clients, cohort.silos.manifest.names
-        if all(key in names or key in clients for key in value):
+        if any(OF_CLIENTS in getattr(each, "__metadata__", ()) for each in _alternatives(kind)):
             return _subset(value, cohort)
-        return {key: _select_clients(inner, cohort) for key, inner in value.items()}
+        return {key: _select_clients(item, _item_type(kind, 0), cohort) for key, item in value.items()}
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return type(value)(_select_clients(inner, cohort) for inner in value)
+        return type(value)(_select_clients(item, _item_type(kind, i), cohort) for i, item in enumerate(value))
     return value
+
+
+def _alternatives(kind: object) -> tuple[object, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
+
+
+def _item_type(kind: object, index: int) -> object:
+    """Return the type of an item of a sequence, or of a mapping's values; None if the type does not say."""
+    for each in _alternatives(kind):
+        origin, items = typing.get_origin(each), typing.get_args(each)
+        if origin is tuple and index < len(items) and Ellipsis not in items:
+            return items[index]
+        if items and isinstance(origin, type):
+            return items[1] if issubclass(origin, Mapping) else items[0]
+    return None
 
 
 def _subset(by_client: Mapping[str, Value], cohort: Cohort) -> dict[str, Value]:

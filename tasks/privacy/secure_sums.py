@@ -27,7 +27,7 @@ from silos.privacy.masked_sums import PresentSilos, SumSession, unmask
 from silos.privacy.owner_file import policy_of, store_of_run
 from silos.privacy.sum_ledger import SECOND, SumLedger
 from tasks.execution.load_client_data import load_stacks
-from tasks.execution.steps import ClientStep, server_step, step
+from tasks.execution.steps import ByClient, ClientStep, server_step, step
 from tasks.execution.task_runner import RoundCost, Runner, map_clients
 from tasks.messages.message_policy import Message, SentMessage
 from tasks.messages.round_messages import Update
@@ -86,7 +86,7 @@ def mask_gradients(
     private: ClientStore,
     session: SumSession,
     present: PresentSilos,
-    shares: Mapping[str, Tensor],
+    shares: ByClient[Tensor],
     device: str = "cpu",
 ) -> list[MaskedGradients]:
     """Send each client's noisy sum of clipped gradients under masks, and record answer and cost before it leaves.
@@ -184,8 +184,8 @@ def reveal_shares(
     question: str,
     answered: tuple[str, ...],
     confirmed: tuple[str, ...],
-    shares: Mapping[str, Tensor],
-    codes: Mapping[str, Tensor],
+    shares: ByClient[Tensor],
+    codes: ByClient[Tensor],
     device: str = "cpu",
 ) -> list[RevealedShares]:
     """Reveal shares, so that the server can read the sum over the clients that answered.

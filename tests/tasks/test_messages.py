@@ -320,54 +320,24 @@ def _ask_all(setup, before, round, features) -> dict[str, list[Any]]:
         "score_prior_shift": (kept,),
     }
     for name, own in beside.items():
-        cohorts = round.runner.map_cohorts(steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, *own))
-        reported[name] = [message for cohort in cohorts for message in cohort]
-    constant = round.runner.map_cohorts(
-        steps(ClientStep)["evaluate_constant"], cohort_calls(silos, 3, round.runner.workers, 1.0, round.private)
-    )
-    reported["evaluate_constant"] = [message for cohort in constant for message in cohort]
-    sums = round.runner.map_cohorts(
-        steps(ClientStep)["sum_targets"], cohort_calls(silos, 3, round.runner.workers, round.private)
-    )
-    reported["sum_targets"] = [message for cohort in sums for message in cohort]
+        reported[name] = _ask(round, silos, name, *own)
+    reported["evaluate_constant"] = _ask(round, silos, "evaluate_constant", 1.0, round.private)
+    reported["sum_targets"] = _ask(round, silos, "sum_targets", round.private)
     private = replace(setup.training, privacy=Privacy(1.0, 30.0, 20.0, 5))
     reported["local_train with privacy"] = round.map_clients(
         steps(ClientStep)["local_train"], plain, **{**when, "training": private}
     )
     reported |= _sum_securely(round, silos, plain, private)
-    costs = round.runner.map_cohorts(
-        steps(ClientStep)["report_privacy_cost"],
-        cohort_calls(silos, 3, round.runner.workers, private, round.private),
-    )
-    reported["report_privacy_cost"] = [message for cohort in costs for message in cohort]
+    reported["report_privacy_cost"] = _ask(round, silos, "report_privacy_cost", private, round.private)
     for name, asked_shift in {"report_summary": SHIFT, "report_summary with noise": replace(SHIFT, rho=1.0)}.items():
         options = {"private": round.private, "query": replace(asked_shift, layout=_layout(features))}
-        cohorts = round.runner.map_cohorts(
-            steps(ClientStep)["report_summary"], cohort_calls(silos, 3, round.runner.workers, **options)
-        )
-        reported[name] = [message for cohort in cohorts for message in cohort]
-    spent = round.runner.map_cohorts(
-        steps(ClientStep)["report_summary"],
-        cohort_calls(
-            silos,
-            3,
-            round.runner.workers,
-            **{**options, "query": replace(options["query"], rho=0.7)},
-        ),
-    )
-    reported["report_summary with no budget"] = [message for cohort in spent for message in cohort]
+        reported[name] = _ask(round, silos, "report_summary", **options)
+    less = {**options, "query": replace(options["query"], rho=0.7)}
+    reported["report_summary with no budget"] = _ask(round, silos, "report_summary", **less)
     pairs = PairQuery(replace(SHIFT, layout=_layout(features)), tuple(range(features)))
-    cohorts = round.runner.map_cohorts(
-        steps(ClientStep)["report_feature_pairs"], cohort_calls(silos, 3, round.runner.workers, round.private, pairs)
-    )
-    reported["report_feature_pairs"] = [message for cohort in cohorts for message in cohort]
-    cohorts = round.runner.map_cohorts(
-        steps(ClientStep)["report_new_rows"],
-        cohort_calls(
-            silos, 3, round.runner.workers, round.private, before, pairs.query, verdict="guarded", readings=Readings()
-        ),
-    )
-    reported["report_new_rows"] = [message for cohort in cohorts for message in cohort]
+    reported["report_feature_pairs"] = _ask(round, silos, "report_feature_pairs", round.private, pairs)
+    read = {"verdict": "guarded", "readings": Readings()}
+    reported["report_new_rows"] = _ask(round, silos, "report_new_rows", round.private, before, pairs.query, **read)
     reported |= _ask_for_second_look(round, silos, options["query"])
     assert {name for name in reported if " " not in name} == steps(ClientStep).keys() - {"common_batchnorm_statistics"}
     return reported
@@ -401,13 +371,14 @@ def _ask_for_second_look(round, silos, question) -> dict[str, list[Any]]:
     clients = silos.clients
     others = {client: {clients[at - 1]: weights} for at, client in enumerate(clients)}
     asked = {"report_models": {}, "report_predictions": {"models": others}}
-    reported = {}
-    for name, also in asked.items():
-        cohorts = round.runner.map_cohorts(
-            steps(ClientStep)[name], cohort_calls(silos, 3, round.runner.workers, round.private, design, **also)
-        )
-        reported[name] = [message for cohort in cohorts for message in cohort]
-    return reported
+    return {name: _ask(round, silos, name, round.private, design, **also) for name, also in asked.items()}
+
+
+def _ask(round, silos, name, *args, **options) -> list[Any]:
+    """Run a step apart from the round's own, and return its messages."""
+    step = steps(ClientStep)[name]
+    cohorts = round.runner.map_cohorts(step, cohort_calls(step, silos, 3, round.runner.workers, *args, **options))
+    return [message for cohort in cohorts for message in cohort]
 
 
 def _layout(features: int) -> Layout:

@@ -11,6 +11,7 @@ from silos.errors import UserError
 from silos.storage.manifest import COLUMNS, MANIFEST, read_manifest, to_bytes, to_json
 from silos.storage.places import file_at, merge_parts, part_digest
 from tasks.execution.task_runner import cohort_calls
+from tasks.local_train import local_train
 from tests.silos.storage.cut_part import cut_part
 
 CLIENTS = {"oslo": 11, "lyon": 7, "one": 1, "same": 6, "rome": 9}
@@ -55,7 +56,7 @@ def test_no_stack_and_no_cohort_has_silos_of_two_places(parts, tmp_path):
     _, folders = parts
     silos = listed(folders, tmp_path)
     for workers in (1, 2, 5):
-        cohorts = [args[0] for args, _ in cohort_calls(silos, 2, workers)]
+        cohorts = [args[0] for args, _ in cohort_calls(local_train, silos, 2, workers)]
         places = [
             {place for place, part in silos.by_place().items() if client in part}
             for c in cohorts
