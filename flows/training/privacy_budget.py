@@ -47,13 +47,14 @@ def check_budgets(
         runs_in: The folder of the set of runs, which remembers the silos that drop out.
 
     Raises:
-        RefusalError: If they exceed the budget of a silo, and too few others are left or training has begun.
+        RefusalError: If they exceed the budget of a silo, and a round may then have too few others, or who drops out was
+            decided before.
     """
     privacy = setup.training.privacy
     if privacy is None or not answers:
         return ""
     leave = project.params.clients.leave
-    has_begun, out = (runs_in / _DECIDED).exists(), clients_beyond(runs_in)
+    is_decided, out = (runs_in / _DECIDED).exists(), clients_beyond(runs_in)
     silos = setup.silos.select([c for c in setup.silos.clients if leave.get(c) != 1 and c not in out])
     refusals: dict[str, RefusalError] = {}
     messages = map_clients(
@@ -81,12 +82,15 @@ def check_budgets(
                 )
                 continue
             tightest = min(tightest, (budget - spent, f"at most {plan} for each silo; {of_budget} at {client}"))
-    if refusals and (has_begun or len(silos.clients) - len(refusals) < _fewest(project, privacy)):
+    # all of them may be among the clients that a round draws
+    drawn = max(1, round(project.params.clients.fraction * len(silos.clients)))
+    if refusals and (is_decided or drawn - len(refusals) < _fewest(project, privacy)):
         raise next(iter(refusals.values()))
-    if not has_begun:
+    if not is_decided:
         out = frozenset(refusals)
         write_json(runs_in / _DECIDED, {"clients": sorted(out)})
-    without = f"; without client {some(sorted(out))}, beyond the budget, as if dropped out of all rounds" if out else ""
+    beyond = f"{'clients' if len(out) > 1 else 'client'} {some(sorted(out))}"
+    without = f"; without {beyond}, beyond the budget, as if dropped out of all rounds" if out else ""
     return f"{tightest[1]}{without}"
 
 

@@ -224,7 +224,7 @@ def bind_arguments(
     """
     kinds, named = _argument_types(step)
     own = {name: _select_clients(value, named.get(name), cohort) for name, value in options.items()}
-    pairs = zip(args, kinds[1:], strict=False)
+    pairs = zip(args, [*kinds[1:], *[None] * len(args)], strict=False)  # a step with *args names no type of each
     return (cohort, *(_select_clients(value, kind, cohort) for value, kind in pairs)), own
 
 

@@ -82,6 +82,10 @@ def test_a_silo_beyond_its_budget_drops_out_and_the_others_train(sums, partition
     file = folder.path / "private" / "digits" / "owner.yaml"
     file.write_text(file.read_text().replace("silos: {}", "silos: {c01: {budget: 1.0}}"))
     typed = (*PRIVATE, "--set", f"training.privacy={{epsilon: 4, secure_sums: {sums}}}", "--set", "training.epochs=1")
+    if "least" in sums:  # of three clients that a round draws one may be beyond its budget, and two are no sum
+        refused = folder.type("run", "fedavg", *typed, "--set", "clients.fraction=0.75", code=2)
+        assert "client c01: training.privacy.epsilon: got a plan of 1 run" in refused.err
+        assert not any(silo["spent"] for silo in folder.type("data", "ledger", *SMALL, "--json").json["silos"])
     code, out, err = folder.run(["run", "fedavg", *typed, "--json"])
     assert code == 0, err
     assert "without client c01, beyond the budget, as if dropped out of all rounds" in err

@@ -34,3 +34,12 @@ def test_a_cohort_receives_what_the_types_of_a_step_say_is_its_clients():
     call = task_runner.bind_arguments(takes, cohort, (named, named), {"runs": [(1, {"a": "x", "b": "y"})]})
     assert call == ((cohort, {"b": 2.0}, named), {"runs": [(1, {"b": "y"})]})
     assert task_runner.bind_arguments(takes, cohort, (None, {}), {})[0][1:] == (None, {})
+
+
+def test_a_step_gets_all_arguments_also_where_it_names_no_type_of_each():
+    @step
+    def free(cohort: Cohort, *more: object) -> list[int]:
+        return [len(more)]
+
+    cohort = Cohort(Silos("nowhere", "none", ("a",)), (Stack(("a",), 1),))
+    assert task_runner.bind_arguments(free, cohort, (1, 2, 3), {})[0] == (cohort, 1, 2, 3)

@@ -44,7 +44,7 @@ def test_a_comparison_pays_for_the_rounds_that_are_left_of_each_method_with_quer
         lambda path: SimpleNamespace(round=done[path.parent.name]) if path.parent.name in done else None,
     )
     monkeypatch.setattr(run_trials, "project_workers", lambda _: nullcontext())
-    monkeypatch.setattr(run_trials, "check_budgets", lambda *args: counted.append(args[-1]))
+    monkeypatch.setattr(run_trials, "check_budgets", lambda *args: counted.append(args[4]))
 
     def answers(methods, tune=0):
         run_trials.check_comparison_budgets(project, "first", run_trials.Plan(methods, [0, 1], "fedavg", tune, "v"))
