@@ -6,8 +6,9 @@ UV := uv==0.13.9
 PACKAGES := -c constraints.txt -e '.[dev]'
 WITH_UV := UV_FIND_LINKS="$${UV_FIND_LINKS:-$$PIP_FIND_LINKS}" $(BIN)/uv pip install --quiet --python $(BIN)/python $(PACKAGES)
 INSTALLED := .venv/.installed
-# as many workers as there are cores, and at most four
-PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# one worker more than there are cores, since many tests wait for servers, and at most four
+WORKERS := $(shell $(PYTHON) -c 'import os; print(min(4, 1 + (os.cpu_count() or 1)))')
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # a link, an anchor or a page of the navigation that is missing is an error
 SITE := rm -rf site && $(BIN)/sphinx-build -q -W --keep-going -E -d .venv/doctrees docs site
 
