@@ -58,8 +58,7 @@ class Finding:
         kinds: The types that the sentence names and the data can show.
         inputs: The features whose inputs the sentence says to differ.
         units: Those of them that seem to have another unit.
-        is_odd: Whether the first side is the one to check; otherwise the sides of all findings decide.
-        odd: The silos of the first side then.
+        odd: The silos of the first side if it is the one to check; otherwise the sides of all findings decide.
         threshold: Whether another threshold of the label is named or possible.
         transform: Whether one factor and one offset undo the difference.
     """
@@ -69,10 +68,14 @@ class Finding:
     kinds: tuple[ShiftType, ...]
     inputs: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
-    is_odd: bool = False
     odd: tuple[str, ...] = ()
     threshold: bool = False
     transform: bool = False
+
+    @property
+    def is_odd(self) -> bool:
+        """Return whether the first side is the one to check."""
+        return bool(self.odd)
 
 
 def findings(report: SiloFacts) -> list[Finding]:
@@ -153,7 +156,6 @@ def _finding(
         f"{start}{'; '.join(parts)}.",
         sides,
         tuple(kinds),
-        is_odd=bool(odd),
         odd=tuple(odd),
         **_causes(report, kinds, changes, features, record),
         transform=record["transform"],
@@ -274,7 +276,6 @@ def _of_two_groups(
         "",
         {name: len(report["groups"][group]), other_name: len(report["groups"][other])},
         tuple(kinds),
-        is_odd=is_odd,
         odd=tuple(report["groups"][group]) if is_odd else (),
         **_causes(report, in_most or in_some, changes, record["input_features"], evidence),
         transform=record["transform"] > total / 2,
@@ -359,7 +360,7 @@ def _by_type(report: SiloFacts, differ: list[PairRecord], determined: list[PairR
         elsewhere = {name for name, finding in by_silo.items() if finding in named or not finding.text}
         inputs = tuple(name for name in leading if name.partition("=")[0] not in elsewhere)
         of_odd = _silos_of(report, odd)
-        found.append(Finding(f"{text}.", sides, (kind,), inputs, is_odd=bool(odd), odd=of_odd, threshold=hedged))
+        found.append(Finding(f"{text}.", sides, (kind,), inputs, odd=of_odd, threshold=hedged))
         found += named
     return found
 
@@ -397,7 +398,6 @@ def _by_feature(report: SiloFacts, differ: Sequence[PairRecord], determined: int
             {listed(odd): len(odd)},
             ("feature",),
             (column,),
-            is_odd=True,
             odd=tuple(odd),
         )
     return found
