@@ -25,7 +25,8 @@ if TYPE_CHECKING:  # a command that prints JSON imports no rich
 
 USER_MISTAKE = 2  # the exit code
 _NOTICE = "starting ..."
-_OF_COORDINATOR = ("dvc", "mlflow", "prefect")  # what a place does without
+# the extra `coordinator`, which a place does without
+_OF_COORDINATOR = ("dvc", "fastapi", "jinja2", "matplotlib", "mlflow", "prefect", "sqlalchemy", "uvicorn")
 _PATIENCE = 10.0  # seconds that a busy server gets to answer
 
 
@@ -203,8 +204,9 @@ def _not_installed(error: BaseException | None) -> str | None:
     if package not in _OF_COORDINATOR:
         return None
     return (
-        f"{package} is not installed, which this command needs: the installation of a place only partitions, serves and "
-        "predicts. Run `pip install -c constraints.txt '.[coordinator]'` in the checkout of siloflow."
+        f"{package} is not installed, which this command needs: the installation of a place has `init`, `partition`, "
+        "`place`, `data ledger` and `show` only. Run `pip install -c constraints.txt '.[coordinator]'` in the checkout of "
+        "siloflow."
     )
 
 

@@ -59,7 +59,7 @@ def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
         likewise = f" (and {more:,} more silo{'s' * (more > 1)})" if more else ""
         console.print(f"not reported    {overview['refused'][min(overview['refused'])]}{likewise}")
     console.print(f"data version    {overview['data_version']}")
-    console.print(f"picture         {overview['figure']}")
+    console.print(f"picture         {overview['figure'] or 'none was drawn: matplotlib is not installed'}")
     console.print("next            siloflow diagnose, or siloflow compare", soft_wrap=True)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ CLIENTS_SHOWN, CLASSES_SHOWN = 20, 10
 
 
 def overview_with_figure(project: Project) -> ShownOverview:
-    """Return the silos' overview with their version, and draw the figure that it names.
+    """Return the silos' overview with their version, and draw the figure that it names, if matplotlib is installed.
 
     Of very many clients only some are opened, which `opened` counts, and a few of these are listed. Rows of one's own are
     not read here: their silos report as to a diagnosis, unless the owner's file lets `show` read them. At places they do.
@@ -68,7 +69,9 @@ def overview_with_figure(project: Project) -> ShownOverview:
     figure = project.store.runs / f"show-{silos.manifest.name}.png"
     pictures = examples(silos.manifest, folder, entries[few]) if may_draw else {}
     silos.check(checked)  # the data have not changed since
-    draw_silos(figure, overview, pictures)
+    is_drawn = find_spec("matplotlib") is not None  # which a place does without
+    if is_drawn:
+        draw_silos(figure, overview, pictures)
     if len(entries) < len(silos.clients):
         overview["clients"] = overview["clients"][few]
     return {
@@ -77,7 +80,7 @@ def overview_with_figure(project: Project) -> ShownOverview:
         "opened": len(entries),
         "reported": not may_draw,
         "refused": dict(refused),
-        "figure": str(figure.relative_to(project.root)),
+        "figure": str(figure.relative_to(project.root)) if is_drawn else None,
     }
 
 

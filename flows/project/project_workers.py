@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 
 def project_workers(project: Project) -> "AbstractContextManager[Workers]":
     """Open the workers that params name."""
-    from tasks.execution.open_workers import (
-        open_workers,
-    )  # imported here: it needs Prefect, and a place predicts without
+    # imported here: it needs Prefect, and a place predicts without
+    from tasks.execution.open_workers import open_workers
 
     runner = project.params.runner
     if runner.kind == "places":

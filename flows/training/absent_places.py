@@ -49,7 +49,7 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
 
 
 def _without(run: RunContext, sampled: SampledClients, gone: Collection[str]) -> SampledClients:
-    """Return the sampled clients, of which some drop out."""
+    """Return the sampled clients after these drop out."""
     kept = tuple(client for client in sampled.clients if client not in gone)
     dropped = {*sampled.dropped, *sampled.clients} - {*kept}
     return replace(sampled, clients=kept, dropped=tuple(sorted(dropped, key=run.clients.setup.silos.index)))

@@ -491,15 +491,18 @@ def whole_units(summary: Summaries) -> Summaries:
     moments, with_value = summary.moments.copy(), rounded[:, :-1].sum(1)
     in_no_cell = ~counts.any((0, 1))
     of_class = np.minimum(np.rint(moments[0, :, in_no_cell, 0].T), total[in_no_cell])
-    all_present = of_columns[in_no_cell] <= moments[0, :, in_no_cell, 0].T
+    all_present = of_columns[in_no_cell] <= moments[0, :, in_no_cell, 0].T + _SLACK
     with_value[:, in_no_cell] = np.where(all_present, total[in_no_cell], of_class)
     moments[0, :, :, 0] = np.where(np.isnan(moments[0, :, :, 0]), np.nan, with_value)
     return Summaries(summary.rows, labels, rounded[None], moments)
 
 
+_SLACK = 1e-9  # of sums of weights
+
+
 def _whole(numbers: np.ndarray, total: int) -> np.ndarray:
     """Round numbers, (n,), to whole ones of this sum: down, and those with the largest remainders up."""
-    whole = np.floor(numbers + 1e-9)
+    whole = np.floor(numbers + _SLACK)
     up = np.argsort(whole - numbers, kind="stable")[: max(total - int(whole.sum()), 0)]
     whole[up] += 1
     return whole

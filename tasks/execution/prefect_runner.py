@@ -94,7 +94,7 @@ def _take_messages(name: str, result: list[SentMessage]) -> list[SentMessage]:
 
 
 def as_task(step: Step[Returned], prefix: str = "") -> Task[..., Returned]:
-    """Return the step as a task, whose runs on Prefect's page have the prefix before the step's name."""
+    """Return the step as a task that Prefect's page names by the prefix and the step."""
     task = _task(step)
     if not prefix:
         return task

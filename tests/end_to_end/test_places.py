@@ -267,6 +267,10 @@ def test_a_champion_is_promoted_and_predicts_at_a_place_as_on_one_machine(federa
     rows.write_text("age,crp\n61,12\n90,30.5\n40,2\n")
     assert federation.type("coordinator", "place", "send")["version"] == promoted[0]["version"]
     assert predicted(federation, "champion") == predicted(federation, "champion", at_place=True)
+    shown = federation.type("south", "show")
+    assert ([client["name"] for client in shown["clients"]], shown["figure"]) == (["bari", "rome"], None)
+    code, out, error = federation.run("south", "show")
+    assert (code, "picture         none was drawn: matplotlib is not installed" in out) == (0, True), error
     runs = [
         federation.type(where, "run", "ditto", *more)
         for where, more in (("coordinator", SMALL), ("together", (*SMALL, *HERE)))

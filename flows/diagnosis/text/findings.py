@@ -58,7 +58,7 @@ class Finding:
         kinds: The types that the sentence names and the data can show.
         inputs: The features whose inputs the sentence says to differ.
         units: Those of them that seem to have another unit.
-        is_odd: Whether the first side is the one to check; otherwise the sides of all findings decide.
+        odd: The silos of the first side if it is the one to check; otherwise the sides of all findings decide.
         threshold: Whether another threshold of the label is named or possible.
         transform: Whether one factor and one offset undo the difference.
     """
@@ -68,9 +68,14 @@ class Finding:
     kinds: tuple[ShiftType, ...]
     inputs: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
-    is_odd: bool = False
+    odd: tuple[str, ...] = ()
     threshold: bool = False
     transform: bool = False
+
+    @property
+    def is_odd(self) -> bool:
+        """Return whether the first side is the one to check."""
+        return bool(self.odd)
 
 
 def findings(report: SiloFacts) -> list[Finding]:
@@ -127,12 +132,12 @@ def groups_apart(report: SiloFacts) -> list[GroupPairRecord]:
 def of_one(report: SiloFacts, record: SiloRecord) -> Finding:
     """Describe one silo against all others together."""
     name = record["client"]
-    return _finding(f"{name} differs from all others together: ", report, record, {name: 1}, is_odd=True)
+    return _finding(f"{name} differs from all others together: ", report, record, {name: 1}, (name,))
 
 
 def of_version(report: VersionFacts, pair: SiloRecord) -> Finding:
     """Describe a silo against an earlier version of itself."""
-    return _finding(f"{pair['client']}: ", report, pair, {pair["client"]: 1}, is_odd=True)
+    return _finding(f"{pair['client']}: ", report, pair, {pair["client"]: 1}, (pair["client"],))
 
 
 def _finding(
@@ -140,7 +145,7 @@ def _finding(
     report: DiagnosisFacts,
     record: PairRecord | SiloRecord | OddSilosRecord,
     sides: Mapping[str, int],
-    is_odd: bool,
+    odd: Sequence[str] = (),
     amounts: Sequence[ChangeRecord] = (),
 ) -> Finding:
     """Describe all types of one record; amounts: by how much the targets of each of several silos differ."""
@@ -151,7 +156,7 @@ def _finding(
         f"{start}{'; '.join(parts)}.",
         sides,
         tuple(kinds),
-        is_odd=is_odd,
+        odd=tuple(odd),
         **_causes(report, kinds, changes, features, record),
         transform=record["transform"],
     )
@@ -197,7 +202,7 @@ def _of_odd_silos(report: SiloFacts, odd: OddSilosRecord) -> Finding:
     what, verb = (f"these {len(names)} silos", "differ") if len(names) > 1 else (names[0], "differs")
     start = f"{capital(what)} {verb} from the other {others:,}, all rows taken together: "
     (amounts,) = odd.get("target_amounts", [[]])
-    return _finding(start, report, odd, {odd_names(odd): len(names)}, is_odd=True, amounts=amounts)
+    return _finding(start, report, odd, {odd_names(odd): len(names)}, names, amounts)
 
 
 def odd_names(odd: OddSilosRecord) -> str:
@@ -271,7 +276,7 @@ def _of_two_groups(
         "",
         {name: len(report["groups"][group]), other_name: len(report["groups"][other])},
         tuple(kinds),
-        is_odd=is_odd,
+        odd=tuple(report["groups"][group]) if is_odd else (),
         **_causes(report, in_most or in_some, changes, record["input_features"], evidence),
         transform=record["transform"] > total / 2,
     )
@@ -325,7 +330,6 @@ def _one_by_one(report: SiloFacts, differ: list[PairRecord], start: str = "") ->
             report,
             pair,
             {pair["first"]: 1, pair["second"]: 1},
-            is_odd=False,
         )
         for pair in differ
     ]
@@ -352,9 +356,12 @@ def _by_type(report: SiloFacts, differ: list[PairRecord], determined: list[PairR
             text += f", {share} of them between {listed(odd)} and the others{_together(report, odd, kind)}"
         sides = {listed(odd): len(odd)} if odd else {}
         by_silo = _by_feature(report, pairs, len(determined)) if kind == "feature" and not odd else {}
-        inputs = tuple(name for name in leading if name.partition("=")[0] not in by_silo)
-        found.append(Finding(f"{text}.", sides, (kind,), inputs, is_odd=bool(odd), threshold=hedged))
-        found += [finding for finding in by_silo.values() if finding.text][:MAX_FEATURES]
+        named = [finding for finding in by_silo.values() if finding.text][:MAX_FEATURES]
+        elsewhere = {name for name, finding in by_silo.items() if finding in named or not finding.text}
+        inputs = tuple(name for name in leading if name.partition("=")[0] not in elsewhere)
+        of_odd = _silos_of(report, odd)
+        found.append(Finding(f"{text}.", sides, (kind,), inputs, odd=of_odd, threshold=hedged))
+        found += named
     return found
 
 
@@ -372,7 +379,10 @@ def _by_feature(report: SiloFacts, differ: Sequence[PairRecord], determined: int
             if pair not in pairs[-1:]:
                 pairs.append(pair)
             largest[column] = max(effect, largest.get(column, 0.0))
-    faults = {name: fault["silos"] for fault in report["data_faults"] for name in fault["names"]}
+    faults: dict[str | int, set[str]] = {}
+    for fault in report["data_faults"]:
+        for of_fault in fault["names"]:
+            faults.setdefault(of_fault, set()).update(fault["silos"])
     found: dict[str, Finding] = {}
     for column in sorted(by_column, key=lambda name: -largest[name]):
         pairs = by_column[column]
@@ -384,7 +394,11 @@ def _by_feature(report: SiloFacts, differ: Sequence[PairRecord], determined: int
         text = f"In {len(pairs):,} of {counted(determined, 'pair')} of silos {column} differs, {share} of them between "
         text += f"{listed(odd)} and the others{_amount(report, odd, column)}."
         found[column] = Finding(
-            "" if column in faults else text, {listed(odd): len(odd)}, ("feature",), (column,), is_odd=True
+            "" if {*odd} & faults.get(column, set()) else text,
+            {listed(odd): len(odd)},
+            ("feature",),
+            (column,),
+            odd=tuple(odd),
         )
     return found
 
@@ -426,6 +440,15 @@ def odd_units(report: SiloFacts, differ: Sequence[PairRecord]) -> list[str]:
     first, second = (np.array([units.index(pair[side]) for pair in pairs], int) for side in (0, 1))
     odd = [units[i] for i in find_odd_clients(first, second, np.array([p in found for p in pairs], bool), len(units))]
     return odd if 2 * num_across(differ, odd) > len(differ) else []
+
+
+def _silos_of(report: SiloFacts, units: Sequence[str]) -> tuple[str, ...]:
+    """Return the silos of units from `odd_units`."""
+    if report["pairs_of"] == "silos":
+        return tuple(units)
+    return tuple(
+        silo for index, group in enumerate(report["groups"]) if f"group {index + 1}" in units for silo in group
+    )
 
 
 def num_across(pairs: Sequence[PairRecord], silos: Sequence[str]) -> int:

@@ -170,11 +170,9 @@ def _checks_of_inputs(report: DiagnosisFacts, found: Sequence[Finding], explaine
 
 def _is_explained(report: DiagnosisFacts, finding: Finding, silos: Set[str]) -> bool:
     """Return whether these silos explain a difference: the described side has one of them, or no side stands out."""
-    sides = [*finding.sides]
     if not silos or not finding.is_odd or "against" in report:
         return bool(silos)
-    of_groups = {group_name(report, index): {*group} for index, group in enumerate(report["groups"])}
-    return not silos.isdisjoint(of_groups.get(sides[0], {sides[0]}))
+    return not silos.isdisjoint(finding.odd)
 
 
 def _columns(names: Iterable[str]) -> list[str]:

@@ -219,4 +219,6 @@ def _unread(column: Column, text: str) -> UnreadNumber:
     is_number = WrittenNumbers(pa.array([text.lower()], pa.large_string())).are_numbers.all()
     if not is_number or column.kind == "number" or (column.kind == "unplain" and not column.detail):
         return UnreadNumber(text)
-    return UnreadNumber(text, f"{wanted_numbers(column)} (a model reads numbers as its run did)")
+    # a model does not know which other columns have decimal points, so that it advises no mark
+    wanted = "a form such as 1234.5. To fix it, write them so" if column.kind == "unplain" else wanted_numbers(column)
+    return UnreadNumber(text, f"{wanted} (a model reads numbers as its run did)")

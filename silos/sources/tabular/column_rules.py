@@ -146,14 +146,8 @@ def describe_odd_numbers(sample: TableSample, column: Column, options: bool = Fa
     if got is None:
         wanted = wanted_numbers(column, options)
         return f"got numbers mixed with text: {count} hold no number, the first is {first}; expected {wanted}"
-    other = [c.name for c in sample.columns if column.kind == "unplain" and column.detail and needs_point(c)]
+    other = sample.with_points if column.kind == "unplain" and column.detail else ()
     return f"got {got}, such as {first}, in {count}, expected {wanted_numbers(column, options, other)}"
-
-
-def needs_point(column: Column) -> bool:
-    """Return whether a column of numbers in a text file cannot be read with decimal commas."""
-    is_text = pa.types.is_string(column.values.type) or pa.types.is_large_string(column.values.type)
-    return column.kind == "number" and is_text and "." in WrittenNumbers(column.values).marks
 
 
 def wanted_numbers(column: Column, options: bool = False, with_point: Sequence[str] = ()) -> str:

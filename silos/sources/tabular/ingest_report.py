@@ -172,7 +172,7 @@ _TIMES_AS_MANY = 2  # as of all rows: then a silo's dropped rows are hardly miss
 
 
 def _mostly_dropped(client: Column, dropped: np.ndarray) -> str:
-    """Name the clients of which a far larger share of rows is dropped than of all rows, with this share."""
+    """Name the clients that lose a far larger share of rows than all do, with their numbers."""
     rows = np.bincount(client.codes[~client.missing], minlength=len(client.texts))
     lost = np.bincount(client.codes[~client.missing & dropped], minlength=len(client.texts))
     share = lost / np.maximum(rows, 1)

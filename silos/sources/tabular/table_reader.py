@@ -7,6 +7,7 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from silos.io.memory_and_disk import must_fit
 from silos.schema import describe_duplicate
 from silos.sources.source_checks import must_be_there
 from silos.sources.tabular.column_kinds import AS_WRITTEN, Column, Conventions, read_texts, read_typed
+from silos.sources.tabular.number_parser import WrittenNumbers
 
 _VALUE_BYTES = 16  # the least bytes of a value with its copies
 
@@ -72,6 +74,13 @@ class TableSample:
     def row(self, index: int) -> str:
         """Name a row for the user: the header counts as row 1 of a CSV, and not in a Parquet file."""
         return f"row {index + self.first}{' (the header is row 1)' if self.separator else ''}"
+
+    @cached_property
+    def with_points(self) -> tuple[str, ...]:
+        """Return the columns of numbers in a text file that cannot be read with decimal commas."""
+        of_numbers = [column for column in self.columns if column.kind == "number"]
+        texts = [c for c in of_numbers if pa.types.is_string(c.values.type) or pa.types.is_large_string(c.values.type)]
+        return tuple(column.name for column in texts if "." in WrittenNumbers(column.values).marks)
 
     def column(self, name: str) -> Column | None:
         """Return the column of this name; None if there is none."""

@@ -16,8 +16,8 @@ class ShownOverview(Overview):
     """Whether statistics are what silos report of their training rows, as of data of one's own."""
     refused: dict[str, str]
     """The silos that report nothing, and why."""
-    figure: str
-    """The path of the figure, relative to the project."""
+    figure: str | None
+    """The path of the figure, relative to the project; None without matplotlib, as at a place."""
 
 
 class LoggedVersion(TypedDict):

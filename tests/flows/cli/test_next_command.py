@@ -1,11 +1,15 @@
 """The command that `siloflow compare` ends in can be typed, and does what the line says."""
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from packaging.requirements import Requirement
 
 from flows import cli
+from flows.cli.command_lifecycle import _OF_COORDINATOR, _not_installed
 from flows.cli.training_commands import _next_command, _registry_lines
 
 
@@ -42,3 +46,20 @@ def test_of_an_earlier_challenger_the_line_does_not_say_that_promote_takes_it() 
     assert _registry_lines(ended("7"), ended("7")["registry"])[1].endswith(
         "`siloflow promote` would make ifca-seed0 (version 7) the first"
     )
+
+
+def test_each_module_of_the_coordinators_extra_is_named_with_the_command_that_installs_it() -> None:
+    text = (Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8")
+    extra = tomllib.loads(text)["project"]["optional-dependencies"]["coordinator"]
+    assert {Requirement(line).name for line in extra} == {*_OF_COORDINATOR}
+    for name in _OF_COORDINATOR:
+        said = _not_installed(ModuleNotFoundError(name=f"{name}.part")) or ""
+        assert said.startswith(f"{name} is not installed")
+        assert "'.[coordinator]'" in said
+
+
+def test_docs_and_the_sentence_list_the_same_commands_of_a_place() -> None:
+    said = _not_installed(ModuleNotFoundError(name="mlflow")) or ""
+    commands = said.partition(" has ")[2].partition(" only")[0]
+    assert commands
+    assert f"{commands} work" in (Path(__file__).parents[3] / "docs" / "places.md").read_text(encoding="utf-8")

@@ -22,6 +22,8 @@ from flows.training.training_setup import training_setup
 from models.prng import server_stream
 from silos.errors import UserError
 from silos.sources.source_registry import load_source
+from silos.sources.tabular import table_reader
+from silos.sources.tabular.number_parser import WrittenNumbers
 
 ROOT = Path(__file__).parents[3]
 ROWS = 60
@@ -387,6 +389,20 @@ def test_decimal_commas_beside_points_are_to_be_rewritten_since_no_option_reads_
     )
     alone = create_project(tmp_path / "alone", write("b.csv", quote=quotes), DataOptions())
     assert "add `--decimal ,`" in alone["left_out"][0]
+
+
+def test_columns_with_points_are_looked_for_once_however_many_have_commas(tmp_path, write, monkeypatch):
+    looked: list[object] = []
+    monkeypatch.setattr(table_reader, "WrittenNumbers", lambda texts: looked.append(texts) or WrittenNumbers(texts))
+    counts = []
+    for names in (["quote"], ["quote", "fee", "bid"]):
+        commas = {name: [f'"{10 + at},5"' for at in range(ROWS)] for name in names}
+        file = write(size=[f"{1 + at}.5" for at in range(ROWS)], **commas)
+        made = create_project(tmp_path / names[-1], file, DataOptions())
+        assert len(made["left_out"]) == len(names)
+        counts.append(len(looked))
+        looked.clear()
+    assert counts[0] == counts[1] > 0
 
 
 def test_a_label_of_odd_numbers_is_refused_unless_they_are_to_be_classes(tmp_path, write):

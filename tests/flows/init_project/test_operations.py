@@ -63,6 +63,22 @@ def test_every_image_and_package_has_a_version() -> None:
         assert re.fullmatch(r"[\w/-]+@v\d+\.\d+\.\d+", step)
 
 
+@pytest.mark.parametrize(
+    ("file", "folder"), [("ops/Dockerfile", "/install/"), (".github/workflows/compare.yaml", "ops/wheels/")]
+)
+def test_all_wheels_are_installed_and_siloflow_with_the_extra_of_a_coordinator(
+    file: str, folder: str, tmp_path: Path
+) -> None:
+    wheels = {"siloflow-0.1.0-py3-none-any.whl", "plugin-1.0-py3-none-any.whl"}
+    for wheel in wheels:
+        (tmp_path / wheel).touch()
+    (words,) = re.findall(r"pip install ((?:.|\\\n)+?)(?<!\\)\n", TEXTS[file])
+    script = f"printf '%s\\n' {words}".replace(folder, f"{tmp_path}/")
+    printed = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split("\n")
+    installed = {Path(word).name for word in printed if ".whl" in word}
+    assert installed == {*wheels, "siloflow-0.1.0-py3-none-any.whl[coordinator]"}
+
+
 @pytest.mark.parametrize("name", sorted(SERVICES))
 def test_a_service_is_checked_waits_for_those_that_it_needs_and_keeps_its_files(name: str) -> None:
     service = SERVICES[name]

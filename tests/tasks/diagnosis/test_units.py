@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from flows.diagnosis.query_clients import collect_answers, dependent_rows
+from models.diagnosis.client_summaries.client_summary import Summaries
 from models.diagnosis.client_summaries.model_predictions import Design
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.privacy.ledger import Ledger
 from silos.privacy.owner_file import make_store
 from tasks.diagnosis.report_predictions import report_models, report_predictions, second_half
-from tasks.diagnosis.report_summary import LocalSummary
+from tasks.diagnosis.report_summary import LocalSummary, whole_units
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner
 
@@ -75,6 +76,17 @@ def test_a_rare_class_in_no_cell_keeps_its_share(silos_of, asked):
     assert message.counts.numpy()[own, :, :, 0].sum() == 0
     assert message.labels.numpy()[own].tolist() == [12.0, 150.0, 150.0]
     assert message.moments.numpy()[own, :, :3, 0].tolist() == [[12.0, 150.0, 150.0]] * 2
+
+
+def test_a_sum_of_weights_that_rounding_made_smaller_shows_no_missing_value():
+    """A class in no cell: 12.5 patients are 13 of all, and their weights add up to a little less in another order."""
+    counts = np.zeros((1, 1, 3, 3))
+    counts[0, 0, :, 1] = [6.0, 6.25, 0.0]
+    moments = np.zeros((1, 1, 3, 5))
+    moments[0, 0, :2, 0] = [12.5 - 2e-15, 12.25]
+    whole = whole_units(Summaries(np.array([25.0]), np.array([[12.5, 12.25]]), counts, moments))
+    assert whole.labels.tolist() == [[13.0, 12.0]]
+    assert whole.moments[0, 0, :2, 0].tolist() == [13.0, 12.0]
 
 
 def test_under_noise_a_patient_counts_as_one_row(silos_of, asked):

@@ -82,6 +82,15 @@ def test_by_type_a_threshold_is_possible_where_most_pairs_say_so_and_the_amount_
     assert "threshold" not in " ".join(sentences(report) + next_steps(report))
 
 
+def test_a_fault_at_one_of_several_odd_silos_explains_their_inputs(odd_report, a_pair):
+    checked = []
+    for silo in ("c10", "c01"):
+        report = odd_report(data_faults=[{"what": "constant", "names": ["dose"], "silos": [silo], "values": [1.0]}])
+        report["odd"] = {"silos": ODD, **a_pair("", "", "feature", features={"dose": 1.0})}
+        checked.append(any("Check at c09, c10 and c11 why dose differs" in step for step in next_steps(report)))
+    assert checked == [False, True]
+
+
 def test_silos_of_few_of_the_differences_are_not_named(a_report, a_pair, a_line):
     differ = {("c00", "c01"), ("c02", "c03"), ("c04", "c05"), ("c06", "c07")}
     pairs = [a_pair(one, other, *["label"] * ((one, other) in differ)) for one, other in combinations(NAMES, 2)]

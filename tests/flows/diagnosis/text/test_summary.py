@@ -348,6 +348,44 @@ def test_where_all_silos_differ_each_input_is_named_with_its_silo_and_a_constant
     ]
 
 
+def five_silos(a_report, a_pair, a_line, odd, faults):
+    """Five silos that all differ in `all`, the leading input, and in columns in which one silo or two stand out."""
+    names, places = [f"c{at}" for at in range(5)], [(a, b) for a in range(5) for b in range(a)]
+    effects = [
+        {name: 1.0 - at / 10 for at, (name, silos) in enumerate(odd.items()) if len(silos & {*place}) == 1}
+        | {"all": 0.1}
+        for place in places
+    ]
+    pairs = [
+        a_pair(names[a], names[b], "feature", features=found) for (a, b), found in zip(places, effects, strict=True)
+    ]
+    lines = [a_line((b, a), 1, feature=1) for a, b in places]
+    return a_report([[name] for name in names], pairs, lines, ranking=["all", *odd], data_faults=faults)
+
+
+def test_a_fault_at_one_silo_hides_no_difference_at_another_and_none_of_an_earlier_silo_is_lost(
+    a_report, a_pair, a_line
+):
+    empty = [{"what": "empty", "names": ["dose"], "silos": [silo]} for silo in ("c0", "c3")]
+    dose = [
+        any(
+            "silos dose differs" in said
+            for said in sentences(five_silos(a_report, a_pair, a_line, {"dose": {at}}, empty))
+        )
+        for at in (0, 1, 3)
+    ]
+    assert dose == [False, True, False]
+    steps = next_steps(five_silos(a_report, a_pair, a_line, {"dose": {1}}, empty))
+    assert "Check at c1 why dose differs: other cases (case mix), or another way of measuring." in steps
+
+
+def test_a_leading_input_beyond_the_sentences_is_checked_with_the_inputs_of_all(a_report, a_pair, a_line):
+    report = five_silos(a_report, a_pair, a_line, {name: {at} for at, name in enumerate("abcd")}, [])
+    report["ranking_of_inputs"] = [record for record in report["ranking_of_inputs"] if record["feature"] in "dall"]
+    assert sum("silos" in said and " differs, " in said for said in sentences(report)) == 3
+    assert any("why" in step and "d differ" in step for step in next_steps(report)), next_steps(report)
+
+
 def test_small_silos_are_named_and_not_counted(a_report, a_pair, a_line):
     small = {"undetermined": True, "why": "rows", "rows": [100, 5]}
     pairs = [a_pair("a", "b"), a_pair("a", "c", **small), a_pair("b", "c", **small)]

@@ -157,3 +157,13 @@ def test_a_number_that_training_would_refuse_is_refused_with_the_way_out(decimal
     rows = read_rows("new.csv", tmp_path, card)
     with pytest.raises(ValueError, match=rf"x: got '{text}' in row 2, {said}"):
         encode(rows[["x"]], card["columns"])
+
+
+def test_a_decimal_comma_is_refused_without_advice_of_a_mark_as_by_serve(tmp_path):
+    reading = {"decimal": None, "censored": "refuse", "na_values": None, "ignored": []}
+    card = {"columns": [{"name": "x", "kind": "number", "missing": "refuse"}], "shape": [1], "reading": reading}
+    (tmp_path / "new.csv").write_text('x,size\n3,1.5\n"1900,5",2.5\n')
+    rows = read_rows("new.csv", tmp_path, card)
+    said = r"x: got '1900,5' in row 2, expected a form such as 1234\.5\. To fix it, write them so \(a model reads numbers as"
+    with pytest.raises(ValueError, match=said):
+        encode(rows[["x"]], card["columns"])

@@ -360,7 +360,7 @@ def test_texts_among_numbers_are_read_as_those_of_a_file() -> None:
 
 
 @pytest.mark.parametrize("text", ["1,5", "1.250,5"])
-def test_a_decimal_comma_is_refused_with_the_setting_that_reads_it_where_only_semicolons_of_the_file_did(
+def test_a_decimal_comma_is_refused_without_advice_of_a_mark_since_a_model_knows_no_file(
     text: str,
 ) -> None:
     columns = [{"name": "dose", "kind": "number", "missing": -1.0}]
@@ -368,8 +368,10 @@ def test_a_decimal_comma_is_refused_with_the_setting_that_reads_it_where_only_se
     with serving(opened(1, columns=columns, reading=reading)) as ask:
         refused = ask(records({"dose": text}))
         assert refused.status == 400
-        assert refused.json["message"].startswith(f"dose: got '{text}' in row 1, expected a form such as 1234.5.")
-        assert 'set `decimal: ","` under data.source' in refused.json["message"]
+        assert refused.json["message"].startswith(
+            f"dose: got '{text}' in row 1, expected a form such as 1234.5. To fix it, write them so (a model reads"
+        )
+        assert "decimal" not in refused.json["message"]
 
 
 def test_an_empty_text_is_a_missing_value_as_in_a_file_also_of_the_client(ask: Ask) -> None:
