@@ -94,7 +94,9 @@ def test_methods_are_compared_on_whole_patients(study: dict[str, Any]) -> None:
 def test_without_the_unit_the_column_that_was_dropped_is_named(study: dict[str, Any]) -> None:
     dropped = "data.source={kind: table, path: visits.csv, label: outcome, client: hospital, drop: [patient_id]}"
     refused = study["folder"].type("partition", "--set", dropped, code=2).err
-    assert "data.source.unit: got None, expected patient_id; data.source.drop: got ['patient_id'], expected []" in refused
+    assert (
+        "data.source.unit: got None, expected patient_id; data.source.drop: got ['patient_id'], expected []" in refused
+    )
     assert "private/visits/owner.yaml" in refused
     owner = study["folder"].path / "private" / "visits" / "owner.yaml"
     owner.write_text(owner.read_text().replace("may_differ: []", "may_differ: [source]"))
