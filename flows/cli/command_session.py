@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 import typer
 
 from flows.results.registry import JOURNAL
+from silos.errors import UserError
 
 if TYPE_CHECKING:  # `siloflow --help` imports neither rich nor pydantic
     from flows.core.console.safe_text import PlainConsole
@@ -79,10 +80,19 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        failure: UserError | OSError | None = None
         try:
-            self._recording.__exit__(kind, error, trace)
+            self.end_record(error)
+        except (UserError, OSError) as found:  # the log is damaged, or the disk is full
+            failure = found
         finally:
-            self._lifecycle.stop(error, *self._hints)
+            self._lifecycle.stop(error or failure, *self._hints)
+        if error is None and failure is not None:
+            raise failure
+
+    def end_record(self, error: BaseException | None = None) -> None:
+        """Record how the command that opened the project ended; nothing if it is not recorded."""
+        self._recording.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
     @property
     def root(self) -> Path:
@@ -112,6 +122,7 @@ class Session:
         project = Project.open(overrides or [])
         if is_recorded:
             asked = mask_passwords(shlex.join(["siloflow", *sys.argv[1:]]))
+            self.end_record()  # of the look before
             self._recording.enter_context(recording(lambda: find_store(project.root, project.params.data), asked))
         self._lifecycle.record_time("params")
         self._complete_decision(project)
@@ -129,7 +140,6 @@ class Session:
         if not (project.root / JOURNAL).is_file():
             return
         from flows.results.registry.promotion import finish
-        from silos.errors import UserError
 
         try:
             finish(project)

@@ -38,7 +38,7 @@ def methods(
         from flows.core.unlisted_plugins import unlisted_plugins
         from flows.methods import base
 
-        project = session.open_project(overrides) if Path("params.yaml").is_file() else None
+        project = session.open_project(overrides, is_recorded=False) if Path("params.yaml").is_file() else None
         plugins = project.params.registered if project else NONE
         if method is not None:
             from flows.methods.method_settings import check_listed, method_details
@@ -123,7 +123,7 @@ def cost(
     Example: siloflow cost --set "model.hidden=[30]"
     """
     with Session(json) as session:
-        project = session.open_project(overrides)
+        project = session.open_project(overrides, is_recorded=False)
         from flows.training.profile_model import network_profile
 
         profile = network_profile(project, method, not without_memory, session.print_progress)

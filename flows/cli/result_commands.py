@@ -59,7 +59,7 @@ def results(
     Example: siloflow results
     """
     with Session(json) as session:
-        project = session.open_project(overrides)
+        project = session.open_project(overrides, is_recorded=clients or other is not None)
         if clients:
             session.print_result(_client_results(project, name, other), print_clients)
         elif cost or target is not None:
@@ -252,7 +252,7 @@ def clean(
     Example: siloflow clean
     """
     with Session(json) as session:
-        project = session.open_project(overrides)
+        project = session.open_project(overrides, is_recorded=False)
         from flows.results.run_history.clean_runs import clean_runs
 
         session.print_result(clean_runs(project, _confirmation(yes, silent=json)), print_clean)

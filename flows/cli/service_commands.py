@@ -33,7 +33,7 @@ def up(
     Example: siloflow up
     """
     with Session(json) as session:
-        project = session.open_project(None)
+        project = session.open_project(None, is_recorded=False)
         from flows.orchestration.servers import services
         from silos.io.addresses import without_login
         from tasks.tracking.mlflow_logging.connection import check_server, is_server, make_database

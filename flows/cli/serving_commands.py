@@ -136,7 +136,7 @@ def history(overrides: Overrides = None, json: Json = False) -> None:
     Example: siloflow history
     """
     with Session(json) as session:
-        project = session.open_project(overrides)
+        project = session.open_project(overrides, is_recorded=False)
         from flows.results.registry.promotion_history import decisions
 
         history: History = {"decisions": decisions(project.root)}
@@ -207,9 +207,11 @@ def watch(
             except UserError as error:  # it may pass, for example if another command uses data/
                 if once or not has_looked or session.has_lost_server():
                     raise
+                session.end_record(error)
                 session.print_progress(f"{mask_passwords(str(error))} The next look is in {minutes:g} minutes.")
             else:
                 session.print_result(answer, print_watch)
+                session.end_record()
             if once:
                 return
             has_looked = True

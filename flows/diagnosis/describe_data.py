@@ -187,7 +187,9 @@ def _log(folder: Path, opened: Sequence[SumLedger]) -> list[LoggedRequest]:
 
     for number, record in enumerate(read_requests(folder)):
         if "of" in record:
-            begun[record["of"]]["answer"] = record["answer"]
+            start = begun.get(record["of"])
+            if start is not None and start["when"] == record.get("began"):  # else it began before the log was renewed
+                start["answer"] = record["answer"]
         elif "asked" in record:
             begun[number] = add(record, "", record["asked"], record["answer"] or "has not ended, or was killed")
         elif "approved" in record:

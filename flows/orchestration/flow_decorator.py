@@ -12,6 +12,7 @@ So a missing parameter is an empty list or an empty text, and None means the sam
 import functools
 import inspect
 import logging
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -37,6 +38,7 @@ from flows.results.registry.promotion_history import emit_queued
 from flows.results.run_history.abandoned_runs import OPEN, close_abandoned
 from silos import param_limits
 from silos.errors import UserError
+from silos.io.addresses import mask_passwords
 from silos.io.locks import hold
 from silos.privacy.owned_source import find_store
 from silos.privacy.request_log import recording
@@ -50,6 +52,8 @@ from tasks.execution.prefect_failure import (
 
 class IncompleteError(Exception):
     """Raised when a part of a flow failed. The caller gets `result`, and Prefect shows a failed flow run."""
+
+    exit_code = 1
 
     def __init__(self, message: str, result: Any) -> None:
         super().__init__(message)
@@ -221,7 +225,7 @@ def _entry(function: Callable[..., Any], project: Project | None = None) -> Call
                 overrides = arguments.pop("overrides", ())
                 opened = arguments["project"] = project or open_project(overrides, arguments.get("derived", False))
                 if project is None:  # else the command that opened it is recorded
-                    asked = f"{function.__name__} from Python or a deployment, with {overrides or []}"
+                    asked = f"{function.__name__} from Python or a deployment, with {_typed(overrides or [])}"
                     record = recording(lambda: find_store(opened.root, opened.params.data), asked)
             with record:
                 result = function(**arguments)
@@ -244,6 +248,12 @@ def _entry(function: Callable[..., Any], project: Project | None = None) -> Call
 
     run.__signature__ = signature  # type: ignore[attr-defined]
     return run
+
+
+def _typed(overrides: Sequence[str] | Mapping[str, Any]) -> str:
+    """Return overrides as a command has them, without passwords."""
+    pairs = [f"{key}={value}" for key, value in overrides.items()] if isinstance(overrides, Mapping) else overrides
+    return mask_passwords(shlex.join(pairs)) or "no overrides"
 
 
 _KIND = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -255,7 +255,12 @@ class Ledger:
                 self._mark.unlink(missing_ok=True)
 
     def _open(self) -> tuple[SealedLog, list[Entry]]:
-        """Return the log, with the secret that is made at the client's first query, and the reports."""
+        """Return the log and the reports in it."""
+        log = self._log()
+        return log, [Entry(**record["report"]) for record in log.read() if "report" in record]
+
+    def _log(self) -> SealedLog:
+        """Return the log, with the secret that is made at the client's first query."""
         path = self._home / "secret"
         if self._file.exists() and not path.exists():
             raise UserError(f"{path}, the secret of client {self.client}, is missing. {WAY_OUT}")
@@ -265,8 +270,7 @@ class Ledger:
                 "copy, or let its owner start a new record: `siloflow data ledger --new`. Nothing is reported until then."
             )
         name = f"the record of what client {self.client} reported"
-        log = SealedLog(self._file, self._mark, Secret.open(path), name)
-        return log, [Entry(**record["report"]) for record in log.read() if "report" in record]
+        return SealedLog(self._file, self._mark, Secret.open(path), name)
 
     def _find(
         self, entries: list[Entry], version: str, question: str, rho: float, or_earlier: bool
@@ -279,7 +283,7 @@ class Ledger:
         return None
 
     def _write(self, log: SealedLog, **record: object) -> None:
-        """Record something under its kind; the caller has the lock."""
+        """Record what may name new files, under its kind; the caller has the lock."""
         sync_folder(self._home)  # secret, answer and rows must survive a power cut before the ledger names them
         log.append(record)
         for temporary in unfinished(self._home):  # of a killed process, since this one has the lock

@@ -1,5 +1,6 @@
 """What was asked of the silos of a store, by whom, and how it ended: one sealed log, which their owner reads."""
 
+import hashlib
 import os
 import pwd
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,9 +12,16 @@ from silos.errors import RefusalError, UserError, shown
 from silos.io.locks import in_turn
 from silos.privacy.owner_file import OWNER_FILE, policy_file, read_owner_file
 from silos.privacy.sealed_log import Record, SealedLog
-from silos.privacy.secret import cell_secret
+from silos.privacy.secret import REGISTER, cell_secret
 
-_LOG, _COUNT, _LOCK = "requests.log", ".requests", ".requests.lock"
+_LOG, _LOCK = "requests.log", ".requests.lock"
+_COUNTS = f"{REGISTER}/.requests"
+"""The folder under private/ with the number of lines of each store's log; no store's rows are registered under this name."""
+
+_WAY_OUT = (
+    f"Its secret is private/{REGISTER}/secret. Restore both from a copy, or let their owner move the log away and start a "
+    "new one: `siloflow data ledger --new`. Nothing is reported until then."
+)
 _MOST_TEXT = 1000  # characters of what was asked, and of an answer
 
 
@@ -36,7 +44,7 @@ def read_requests(folder: Path) -> Sequence[Record]:
     return [] if log is None else log.read()
 
 
-def record_request(folder: Path, asked: str, answer: str = "", by: str = "") -> int:
+def record_request(folder: Path, asked: str, answer: str = "", by: str = "", when: str = "") -> int:
     """Record what was asked of a store, unless its data are public or none; return the number of the line.
 
     Args:
@@ -44,8 +52,11 @@ def record_request(folder: Path, asked: str, answer: str = "", by: str = "") -> 
         asked: The command or the step, with what identifies its settings.
         answer: How it ended; empty if it has just begun.
         by: Who asked; by default the process's user.
+        when: As `now` returns it, the default.
     """
-    return _append(folder, {"asked": _short(asked), "answer": _short(answer), "by": by or user()})
+    return _append(
+        folder, {"when": when or now(), "asked": _short(asked), "answer": _short(answer), "by": by or user()}
+    )
 
 
 def record_refusals(folder: Path, refusals: Mapping[str, str]) -> None:
@@ -56,40 +67,65 @@ def record_refusals(folder: Path, refusals: Mapping[str, str]) -> None:
 
 @contextmanager
 def recording(find_store: Callable[[], Path], asked: str) -> Iterator[None]:
-    """Record a command of data of one's own before it reads a row, and how it ended."""
+    """Record a command of data of one's own before it reads a row, and how it ended.
+
+    Its end repeats when it began, since a number alone may be that of another command in a renewed log. An error with
+    `exit_code` ends with it, as SystemExit does.
+    """
     try:
         store: Path | None = find_store()
     except UserError:  # an owner's file that cannot be read lets nothing be reported
         store = None
-    number = -1 if store is None else record_request(store, asked)
-    outcome = "answered"
+    began, outcome = now(), "ended: stopped"
+    number = -1 if store is None else record_request(store, asked, when=began)
     try:
         yield
+        outcome = "answered"
     except RefusalError as refusal:
         outcome = f"refused: {refusal}"
         raise
-    except (UserError, KeyboardInterrupt) as error:
-        outcome = f"ended: {str(error) or 'stopped'}"
+    except UserError as error:
+        outcome = f"ended: {error}"
+        raise
+    except SystemExit as end:
+        outcome = f"ended: exit code {end.code}" if end.code else "answered"
         raise
     except Exception as error:
-        outcome = f"failed: {type(error).__name__}"
+        code = getattr(error, "exit_code", None)
+        outcome = f"failed: {type(error).__name__}" if code is None else f"ended: exit code {code}"
         raise
     finally:
         if store is not None and number >= 0:
-            _append(store, {"of": number, "answer": _short(outcome)})
+            _append(store, {"of": number, "began": began, "answer": _short(outcome)})
 
 
 def approve(folder: Path) -> None:
-    """Record that the owner has approved the owner's file."""
-    _append(folder, {"approved": OWNER_FILE, "by": user()})
+    """Record that the owner has approved the owner's file as it is now."""
+    _append(folder, {"approved": OWNER_FILE, "sha256": _digest(folder), "by": user()})
 
 
-def approval(folder: Path) -> str | None:
-    """Return when and by whom the owner's file was approved; empty if it was not, and None if none is needed."""
-    if _log_of(folder) is None:
-        return None
-    approvals = [record for record in read_requests(folder) if "approved" in record]
-    return f"{approvals[-1]['when']} by {approvals[-1]['by']}" if approvals else ""
+def needs_approval(folder: Path) -> bool:
+    """Return whether a place serves these silos only once their owner has approved the owner's file."""
+    return _log_of(folder) is not None
+
+
+def approval(folder: Path) -> str:
+    """Return when and by whom the owner's file was approved as it is now; empty if it was not, or needs no approval."""
+    last = _last_approval(folder)
+    return f"{last['when']} by {last['by']}" if last.get("sha256") == _digest(folder) else ""
+
+
+def was_changed_after_approval(folder: Path) -> bool:
+    """Return whether the owner's file was approved and is not as it was then."""
+    return bool(_last_approval(folder)) and not approval(folder)
+
+
+def _last_approval(folder: Path) -> Record:
+    return next((record for record in reversed(read_requests(folder)) if "approved" in record), {})
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256(policy_file(folder).read_bytes()).hexdigest()
 
 
 def forget_missing_requests(folder: Path) -> None:
@@ -115,7 +151,8 @@ def _log_of(folder: Path) -> SealedLog | None:
     if owner is None or not owner.data or owner.is_public:
         return None
     name = "the record of what was asked of these silos"
-    return SealedLog(file.with_name(_LOG), file.with_name(_COUNT), cell_secret(file.parent.parent), name)
+    private = file.parent.parent
+    return SealedLog(file.with_name(_LOG), private / _COUNTS / file.parent.name, cell_secret(private), name, _WAY_OUT)
 
 
 def _short(text: str) -> str:

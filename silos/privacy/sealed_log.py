@@ -1,9 +1,10 @@
 """An append-only file of records, sealed in a chain: what a silo reported, and what was asked of all silos of a store."""
 
+import errno
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,37 +30,42 @@ class SealedLog:
         count: The file with the number of its lines.
         secret: Keys the hashes.
         name: What the file is, for errors.
+        way_out: What its owner may do if it is damaged.
     """
 
     path: Path
     count: Path
     secret: Secret
     name: str
+    way_out: str = WAY_OUT
 
     def read(self) -> Sequence[Record]:
-        """Return all records; UserError if lines were changed or are missing."""
+        """Return all records, to be read only; UserError if lines were changed or are missing."""
         return self._open().records
 
     def append(self, record: Record) -> None:
-        """Add a record, which survives a kill and a power cut once this returns."""
+        """Add a record, which survives a kill and a power cut once this returns; OSError if the disk is full."""
         opened, is_new = self._open(), not self.path.exists()
         line, seal = self._line(json.dumps(record).encode(), opened.seal)
         file = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             os.truncate(file, opened.end)  # a line without its end was not acted on
-            os.pwrite(file, line, opened.end)
+            _write_whole(file, line, opened.end)
             os.fsync(file)
         finally:
             os.close(file)
         if is_new:
             sync_folder(self.path.parent)
-        records = [*opened.records, record]
-        _opened[self.path] = _Opened(file_stamp(self.path), self.secret, records, seal, opened.end + len(line))
+        opened.records.append(record)
+        _opened[self.path] = replace(opened, stamp=file_stamp(self.path), seal=seal, end=opened.end + len(line))
         # of one length and written at once, so that a kill leaves the old number or the new
         self.count.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self.count.exists()
         file = os.open(self.count, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.pwrite(file, b"%12d\n" % len(records), 0)
+            _write_whole(file, b"%12d\n" % len(opened.records), 0)
+            if is_new:
+                os.fsync(file)  # later a power cut leaves an older number, which lines written since exceed
         finally:
             os.close(file)
 
@@ -67,7 +73,7 @@ class SealedLog:
         least = self._counted()  # before the lines, of which another process may append one meanwhile
         known = _opened.get(self.path)
         if not self.path.exists():
-            known = _Opened((), self.secret, [], b"", 0)
+            known = _Opened((), self.secret, list[Record](), b"", 0)
         elif known is None or (known.stamp, known.secret) != (file_stamp(self.path), self.secret):
             known = self._read()
             if len(_opened) >= _MOST_OPENED:
@@ -97,17 +103,26 @@ class SealedLog:
 
     def _counted(self) -> int:
         try:
-            return int(self.count.read_bytes() or 0)
+            return int(self.count.read_bytes().strip(b"\0") or 0)  # a power cut leaves zero bytes in a new file
         except FileNotFoundError:
             return 0
         except ValueError:
-            raise UserError(f"{self.count}, the number of lines of {self.path.name}, is damaged. {WAY_OUT}") from None
+            raise UserError(
+                f"{self.count}, the number of lines of {self.path.name}, is damaged. {self.way_out}"
+            ) from None
 
     def _damaged(self) -> UserError:
         return UserError(
-            f"{self.path}, {self.name}, is damaged, lacks lines, or is sealed with another secret than the one in its "
-            f"folder. {WAY_OUT}"
+            f"{self.path}, {self.name}, is damaged, lacks lines, or is sealed with another secret. {self.way_out}"
         )
+
+
+def _write_whole(file: int, data: bytes, at: int) -> None:
+    """Write all bytes at once; OSError if the disk has room for some only, which are taken back from the file's end."""
+    end = os.fstat(file).st_size
+    if os.pwrite(file, data, at) < len(data):
+        os.truncate(file, end)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 _SEAL = 65  # a space, and 64 hexadecimal digits
@@ -119,7 +134,7 @@ class _Opened:
 
     stamp: tuple[int, ...]
     secret: Secret
-    records: Sequence[Record]
+    records: list[Record]
     seal: bytes
     end: int
 

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ class Secret:
 
     def seal(self, data: bytes) -> str:
         """Return the HMAC of these bytes under the secret: 64 hexadecimal digits."""
-        return hmac.new(self._derive("seal"), data, hashlib.sha256).hexdigest()
+        return hmac.new(self._seal_key, data, hashlib.sha256).hexdigest()
 
     def unit_hashes(self, units: np.ndarray) -> np.ndarray:
         """Hash the name of each row's unit, such as a patient: (rows,) uint64."""
@@ -84,6 +85,10 @@ class Secret:
             bits ^= bits >> np.uint64(31)
         keyed = np.clip(bits >> np.uint64(34), 1, MOST_TOKEN).astype(np.uint32)
         return np.where(hashes == 0, np.uint32(0), keyed)
+
+    @cached_property
+    def _seal_key(self) -> bytes:
+        return self._derive("seal")
 
     def _derive(self, *names: str) -> bytes:
         return hmac.new(self._key, json.dumps(names).encode(), hashlib.sha256).digest()

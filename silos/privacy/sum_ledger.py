@@ -71,7 +71,7 @@ class SumLedger(Ledger):
     ) -> None:
         """Record the list of silos that is confirmed, before it leaves; RefusalError for a second list."""
         with self._lock():
-            if self._bound().get(f"{session.digest}/question") != hash_of([question, present.digest]):
+            if self._bound(f"{session.digest}/question") != hash_of([question, present.digest]):
                 raise RefusalError(
                     f"client {self.client}: got a sum that this silo masked nothing for, expected its own. Start the run "
                     "again."
@@ -83,7 +83,7 @@ class SumLedger(Ledger):
     ) -> None:
         """Raise RefusalError for another list than the silo confirmed."""
         with self._lock():
-            confirmed = self._bound().get(f"{session.digest}/answered")
+            confirmed = self._bound(f"{session.digest}/answered")
         if confirmed != hash_of([question, present.digest, *answered]):
             raise RefusalError(
                 f"client {self.client}: got a list of silos that this silo has not confirmed, expected its own. Start the "
@@ -130,16 +130,18 @@ class SumLedger(Ledger):
     def _peers(self) -> Path:
         return self._home / "peers.json"
 
-    def _bound(self) -> dict[str, str]:
-        return dict(record["sum"] for record in self._open()[0].read() if "sum" in record)
+    def _bound(self, name: str) -> str | None:
+        """Return the one value of a name, if it has one."""
+        sums = (record["sum"] for record in self._log().read() if "sum" in record)
+        return next((value for bound, value in sums if bound == name), None)
 
     def _bind(self, name: str, value: str) -> None:
         """Give a name its one value; the caller has the lock."""
-        bound = self._bound().get(name)
+        bound = self._bound(name)
         if bound is not None and bound != value:
             raise RefusalError(
                 f"client {self.client}: {SECOND} for the same secure sum, expected one. "
                 "Two would let the server read less than a sum. Resume the run."
             )
         if bound is None:
-            self._write(self._open()[0], sum=[name, value])
+            self._log().append({"sum": [name, value]})

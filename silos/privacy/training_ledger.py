@@ -106,8 +106,8 @@ class TrainingLedger(Ledger):
                 if rows is not None:
                     rows.record(self.policy)
                 bought = Entry(purchase.partition, purchase.question, price, 0, now(), "", "", by=user())
-                self._write(log, report=asdict(bought))
-            self._write(log, answer=[purchase.settings, question, digest])
+                self._write(log, report=asdict(bought))  # a new secret survives a power cut before it is used
+            log.append({"answer": [purchase.settings, question, digest]})
 
     def _check(self, purchase: Purchase, entries: list[Entry], rows: RowRegister | None, price: float) -> None:
         if rows is not None:
@@ -131,4 +131,4 @@ class TrainingLedger(Ledger):
 def _answers(purchase: Purchase, log: SealedLog) -> dict[str, str]:
     """Return the hash of each answer that was recorded, by question."""
     given = (record["answer"] for record in log.read() if "answer" in record)
-    return {question: digest for settings, question, digest in given if settings == purchase.settings}
+    return {answer[1]: answer[2] for answer in given if answer[0] == purchase.settings}

@@ -18,7 +18,7 @@ from models.diagnosis.client_summaries.query import Query
 from models.training.engine import Training
 from silos.client_store import OF_COORDINATOR, ClientStore
 from silos.cohort import Silos
-from silos.errors import RefusalError, UserError, counted, shown
+from silos.errors import RefusalError, UserError, shown, some
 from silos.io.atomic_io import write_bytes
 from silos.privacy.owner_file import OWNER_FILE, check_command, check_training, read_owner_file
 from silos.standardizer import NO_STANDARDIZATION, Standardization
@@ -116,7 +116,7 @@ class PlaceServer:
         silos = Silos.open(self.data, "at this place")
         return OpenedPlace(silos, part_digest(self.data), self.store, offered_functions())
 
-    def _respond(self, subject: str, body: bytes, say: Callable[[str], None]) -> object:
+    def _respond(self, subject: str, body: bytes, add_to_log: Callable[[str], None]) -> object:
         with self.working(), ExitStack() as opened:
             if subject == STATUS:
                 return described(read_manifest(self.data))
@@ -136,7 +136,7 @@ class PlaceServer:
                 place = replace(place, earlier=cache(lambda digest: opened.enter_context(earlier(digest))))
 
             def check(step: str, silos: Silos, arguments: Mapping[str, object]) -> None:
-                say(_described(silos, arguments))
+                add_to_log(_described(silos, arguments))
                 self._check(step, silos, arguments)
 
             return run_step(subject, body, place, check)
@@ -204,7 +204,7 @@ def _described(silos: Silos, arguments: Mapping[str, object]) -> str:
         for v in arguments.values()
         if isinstance(v, Training | Query)
     }
-    words = [f"of {counted(len(silos.clients), 'silo')}", f"for {run}" if run else ""]
+    words = [f"of {some(silos.clients, 3)}", f"for {run}" if run else ""]
     words += [f"with{'' if each else 'out'} noise" for each in noise]
     return " ".join(filter(None, words))
 

@@ -11,7 +11,7 @@ from silos.cohort import Silos
 from silos.dataset import SPLITS
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE, read_owner_file
-from silos.privacy.request_log import approval, approve, record_request
+from silos.privacy.request_log import approval, approve, needs_approval, record_request, was_changed_after_approval
 from silos.storage.places import part_digest
 from silos.versioning.data_versions import find_part, link_partition
 from tasks.places.sessions import PlaceSessions
@@ -33,10 +33,11 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
     if silos.manifest.places:
         raise UserError(f"data/{project.params.data.name}: got data of other places, expected rows of this one.")
     store = Path(project.ledgers.folder)
-    if approval(store) == "":
+    if needs_approval(store) and not approval(store):
+        now = " as it is now, since it was changed after an approval" if was_changed_after_approval(store) else ""
         raise RefusalError(
-            f"place serve: got no approval of {(store / OWNER_FILE).relative_to(project.root)}, expected its owner's. Read "
-            "it, and type `siloflow place describe --approve`."
+            f"place serve: got no approval of {(store / OWNER_FILE).relative_to(project.root)}{now}, expected its owner's. "
+            "Read it, and type `siloflow place describe --approve`."
         )
     coordinator = f"coordinator {membership.coordinator.fingerprint}"
 
@@ -79,12 +80,12 @@ def _earlier_part(project: Project, digest: str) -> Iterator[Silos]:
         yield Silos.open(folder / name, f"part {digest[:12]}", files)
 
 
-def describe_place(project: Project, is_approved: bool = False) -> PlaceDescription:
+def describe_place(project: Project, approves: bool = False) -> PlaceDescription:
     """Return what the coordinator learns of a place, or would learn after `place join`, and what it may ask of it.
 
     Args:
         project: The place's own project.
-        is_approved: Whether its owner approves that, so that the place may serve.
+        approves: Whether its owner approves that, so that the place may serve.
     """
     record = place_record(project.root) if is_place(project.root) else {"place": None, "address": None}
     manifest = project.silos.manifest
@@ -94,7 +95,7 @@ def describe_place(project: Project, is_approved: bool = False) -> PlaceDescript
         )
     owner_file = Path(project.ledgers.folder) / OWNER_FILE
     owner, table = read_owner_file(owner_file), manifest.clients
-    if is_approved:
+    if approves:
         approve(owner_file.parent)
     return {
         "place": record["place"],
@@ -102,7 +103,7 @@ def describe_place(project: Project, is_approved: bool = False) -> PlaceDescript
         "data": manifest.name,
         "part": part_digest(Path(project.silos.folder)),
         "owner_file": str(owner_file.relative_to(project.root)),
-        "approved": approval(owner_file.parent),
+        "approved": approval(owner_file.parent) if needs_approval(owner_file.parent) else None,
         "task": manifest.task,
         "classes": list(manifest.classes),
         "features": [feature.name for feature in manifest.features],

@@ -65,7 +65,7 @@ class PlaceDescription(TypedDict):
     part: str
     owner_file: str
     approved: str | None
-    """When and by whom the owner's file was approved; empty if it was not, and None for public data."""
+    """When and by whom the owner's file was approved as it is; empty if it was not, and None for public data."""
     task: str
     classes: list[str]
     features: list[str]

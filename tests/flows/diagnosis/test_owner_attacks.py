@@ -4,22 +4,28 @@ import hashlib
 import json
 import shutil
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
 
+from flows.cli.diagnosis_commands import show
+from flows.cli.method_commands import methods
+from flows.cli.result_commands import clean, results
+from flows.cli.serving_commands import history
 from flows.diagnose import run_diagnosis
 from flows.diagnosis import describe_data
 from flows.diagnosis.query_clients import build_query
 from flows.project.make_partition import make
 from flows.results.serving.client_statistics import client_statistics
+from flows.results.serving.describe_place import describe_place, serve_place
 from flows.training.run_context import check_allowed
 from flows.training.training_setup import training_setup
 from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owned_source import check_file, store_of
-from silos.privacy.request_log import user
+from silos.privacy.request_log import forget_missing_requests, record_request, recording, user
 from tasks.diagnosis.report_summary import LocalSummary, report_summary
 from tasks.execution.load_client_data import load_rows
 from tasks.execution.task_runner import PlainRunner, map_clients
@@ -385,3 +391,47 @@ def test_the_owner_reads_what_was_asked_what_it_cost_and_why_it_was_refused(hosp
         "north": True,
         "south": True,
     }
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_command_that_began_before_the_log_was_renewed_ends_no_other(others, hospital, monkeypatch):
+    """Once, its end was that of the line with its number, or there was none and the log could not be shown."""
+    store, seconds = hospital.folder / "private" / "visits", count()
+    monkeypatch.setattr("silos.privacy.request_log.now", lambda: f"2026-01-01T00:00:{next(seconds):02}Z")
+    with recording(lambda: store, "siloflow diagnose"):
+        (store / "requests.log").unlink()
+        forget_missing_requests(store)
+        for _ in range(others):
+            record_request(store, "siloflow run fedavg")
+    lines = describe_data.ledgers(hospital.here.open(), False, log=True)["log"]
+    assert [(line["asked"], line["answer"]) for line in lines] == [
+        ("siloflow run fedavg", "has not ended, or was killed")
+    ] * others
+
+
+def test_a_place_serves_no_owners_file_that_was_changed_since_its_approval(hospital, monkeypatch):
+    monkeypatch.setattr("flows.results.serving.describe_place.open_membership", lambda _: None)
+    project = hospital.here.open()
+    with pytest.raises(RefusalError, match=r"got no approval of private/visits/owner\.yaml, expected"):
+        serve_place(project, print)
+    assert describe_place(project, approves=True)["approved"].endswith(f" by {user()}")
+    hospital.owner(budget=100)
+    assert describe_place(project)["approved"] == ""
+    with pytest.raises(
+        RefusalError, match=r"owner\.yaml as it is now, since it was changed after an approval, expected"
+    ):
+        serve_place(project, print)
+
+
+def test_commands_that_ask_no_silo_need_no_log_of_requests(hospital, monkeypatch, capsys):
+    monkeypatch.chdir(hospital.folder)
+    log = hospital.folder / "private" / "visits" / "requests.log"
+    log.write_text("damaged\n")
+    history(json=True)
+    results(json=True)
+    clean(json=True)
+    methods(json=True)
+    assert log.read_text() == "damaged\n"
+    with pytest.raises(SystemExit):
+        show(json=True)
+    assert "requests.log, the record of what was asked of these silos, is damaged" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 import inspect
 import pydoc
+from contextlib import nullcontext
 from pathlib import Path
 
 import cloudpickle
@@ -9,6 +10,7 @@ import pytest
 
 from flows.compare import compare
 from flows.diagnose import diagnose
+from flows.orchestration.flow_decorator import _entry
 from flows.partition import partition
 from flows.run import run
 from flows.watch import watch
@@ -63,3 +65,24 @@ def test_help_of_run_begins_with_its_parameters() -> None:
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_a_verb_can_be_pickled_as_prefect_does_for_processes_and_dask(verb) -> None:
     cloudpickle.dumps(verb)
+
+
+def test_the_log_of_requests_has_overrides_as_they_are_typed_without_passwords(monkeypatch):
+    asked = []
+    monkeypatch.setattr("flows.orchestration.flow_decorator.open_project", lambda *_: None)
+    monkeypatch.setattr("flows.orchestration.flow_decorator._begin_run", lambda _: None)
+    monkeypatch.setattr(
+        "flows.orchestration.flow_decorator.recording", lambda _, text: asked.append(text) or nullcontext()
+    )
+
+    def look(project):
+        pass
+
+    address = "tracking.uri=https://me:secret@mlflow.example.org"
+    for overrides in ([address, "model.hidden=[3, 4]"], {"model.hidden": [3, 4]}, []):
+        _entry(look)(overrides=overrides)
+    assert asked == [
+        "look from Python or a deployment, with tracking.uri=https://me:***@mlflow.example.org 'model.hidden=[3, 4]'",
+        "look from Python or a deployment, with 'model.hidden=[3, 4]'",
+        "look from Python or a deployment, with no overrides",
+    ]

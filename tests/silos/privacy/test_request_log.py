@@ -1,23 +1,28 @@
 """The owner reads who asked what of the silos, and how it ended; also of commands that were killed."""
 
 import os
+import shutil
 import signal
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from flows.orchestration.flow_decorator import IncompleteError
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE
 from silos.privacy.request_log import (
     approval,
     approve,
     forget_missing_requests,
+    needs_approval,
     read_requests,
     record_refusals,
     recording,
     user,
+    was_changed_after_approval,
 )
+from silos.privacy.secret import REGISTER
 
 
 @pytest.fixture
@@ -40,6 +45,9 @@ def said(store):
         (UserError("no such run"), "ended: no such run"),
         (KeyboardInterrupt(), "ended: stopped"),
         (ValueError("a row: 17"), "failed: ValueError"),
+        (SystemExit(1), "ended: exit code 1"),
+        (SystemExit(0), "answered"),
+        (IncompleteError("two silos failed", None), "ended: exit code 1"),
     ],
 )
 def test_a_command_is_recorded_before_it_begins_and_when_it_ends(error, answer, store):
@@ -95,5 +103,37 @@ def test_an_owner_approves_once_and_a_deleted_log_is_no_new_one_until_the_owner_
             use()
     forget_missing_requests(store)
     assert approval(store) == "", "what was approved is forgotten, too"
+    assert needs_approval(store)
     (store / OWNER_FILE).write_text("data: {source: {kind: digits}}")
-    assert approval(store) is None
+    assert not needs_approval(store)
+
+
+def test_an_owners_file_that_was_changed_needs_another_approval(store):
+    before = (store / OWNER_FILE).read_text()
+    assert not was_changed_after_approval(store)
+    approve(store)
+    (store / OWNER_FILE).write_text(f"{before}\nbudget: 100.0\n")
+    assert (approval(store), was_changed_after_approval(store)) == ("", True)
+    (store / OWNER_FILE).write_text(before)
+    assert approval(store)
+    assert not was_changed_after_approval(store)
+
+
+def test_where_the_secret_was_lost_the_owner_starts_another_log(store):
+    approve(store)
+    (store.parent / REGISTER / "secret").unlink()
+    with pytest.raises(UserError, match=r"Its secret is private/\.rows/secret.*move the log away.*data ledger --new"):
+        approval(store)
+    (store / "requests.log").rename(store / "requests.old")
+    forget_missing_requests(store)
+    approve(store)
+    assert approval(store)
+
+
+def test_the_folder_of_the_log_has_no_number_of_its_lines(store):
+    approve(store)
+    shutil.rmtree(store)
+    store.mkdir()
+    (store / OWNER_FILE).write_text("data: {source: {kind: table, path: visits.csv}}")
+    with pytest.raises(UserError, match="lacks lines"):
+        approval(store)

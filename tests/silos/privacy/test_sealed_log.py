@@ -1,5 +1,7 @@
 """A log says if a line of it was changed, moved or deleted, and what was written before a kill is in it."""
 
+import errno
+import os
 import pickle
 import random
 
@@ -68,6 +70,45 @@ def test_a_deleted_file_and_another_secret_are_noticed(log, tmp_path):
     log.count.write_bytes(b"six")
     with pytest.raises(UserError, match="count, the number of lines of log, is damaged"):
         log.read()
+
+
+@pytest.mark.parametrize("short", ["line", "number"])
+def test_what_a_full_disk_cut_is_no_record_and_the_log_goes_on(short, log, monkeypatch, tmp_path):
+    """Once, a line that a full disk cut was counted, so that the next process found the log damaged for good."""
+    first = SealedLog(tmp_path / "new", tmp_path / "number of new", log.secret, "the record")
+    write, cuts = os.pwrite, {"line": lambda data: b"{" in data, "number": lambda data: b"{" not in data}
+
+    def cut(file, data, at):
+        return write(file, data[:5] if cuts[short](data) else data, at)
+
+    for each, known in ((log, len(RECORDS)), (first, 0)):
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", cut)
+            with pytest.raises(OSError, match="No space left") as error:
+                each.append({"n": "cut"})
+        assert error.value.errno == errno.ENOSPC
+        for forget in (lambda: None, _opened.clear):
+            forget()
+            assert len(each.read()) == known + (short == "number")
+        each.append({"n": "after"})
+        _opened.clear()
+        assert each.read()[-1] == {"n": "after"}
+        assert int(each.count.read_bytes()) == len(each.read())
+
+
+def test_a_number_that_a_power_cut_lost_is_none(log):
+    log.count.write_bytes(b"\0" * 13)
+    assert log.read() == RECORDS
+    log.append({})
+    assert int(log.count.read_bytes()) == len(RECORDS) + 1
+
+
+def test_a_record_copies_no_earlier_ones_and_derives_no_key(log, monkeypatch):
+    before, derive, derived = log.read(), Secret._derive, []
+    monkeypatch.setattr(Secret, "_derive", lambda secret, *names: derived.append(names) or derive(secret, *names))
+    log.append({"n": "more"})
+    assert log.read() is before
+    assert derived == []
 
 
 def test_a_line_that_a_kill_cut_is_replaced_and_one_that_it_left_uncounted_is_kept(log):

@@ -132,3 +132,11 @@ def test_a_missing_store_is_refused(tmp_path):
     (tmp_path / "private").mkdir()
     with pytest.raises(RefusalError, match=OWNER_FILE):
         policy_of(tmp_path / "private", "oslo")
+
+
+def test_an_answer_that_is_paid_for_syncs_no_folder(ledger, monkeypatch):
+    """It names no new file, and a sync takes milliseconds in each round of each silo."""
+    ledger.record(RUN, "q0", "a", _none)
+    monkeypatch.setattr("silos.privacy.ledger.sync_folder", lambda _: pytest.fail("synced"))
+    ledger.record(RUN, "q1", "a", _none)
+    assert _spent(ledger) == (RHO, 1)

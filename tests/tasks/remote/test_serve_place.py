@@ -39,7 +39,7 @@ from tasks.remote.codec import pack, unpack
 from tasks.remote.enrolment import open_sessions
 from tasks.remote.gather_parts import are_parts_changed, ask_states, machine_notes, send_to_places, write_listing
 from tasks.remote.place_workers import PlaceRunner, PlaceWorkers, ask_place
-from tasks.remote.serve_place import KEEP, MODEL, MODEL_FILE, PART, PlaceServer, SentModel, machine_of
+from tasks.remote.serve_place import KEEP, MODEL, MODEL_FILE, PART, PlaceServer, SentModel, _described, machine_of
 from tasks.remote.step_list import returned_by
 from tasks.remote.work_limits import check_work
 from tasks.report_evidence import report_descriptor
@@ -391,3 +391,8 @@ def test_reports_of_a_diagnosis_may_read_an_earlier_part_and_training_may_not(wr
     body = pack_call("sum_targets", (cohort,), {"private": private})
     with pytest.raises(UserError, match="another part of the data than this place holds"):
         read_answer(server.respond(replace(header, subject="sum_targets"), body), returned_by("sum_targets"), "b")
+
+
+def test_the_log_of_requests_names_the_silos_of_a_step(write_silos, separate):
+    place = separate(write_silos(CLIENTS), [["oslo", "lyon"], ["rome"]]).places["a"]
+    assert _described(place.silos, {}) == "of lyon, oslo"
