@@ -72,7 +72,7 @@ def check_budgets(
                 f"{counted(runs, 'run')} that {'costs' if runs == 1 else 'cost'} epsilon {total:.3g} at delta {delta:g}"
             )
             of_budget = f"of a budget of {most:.3g}, {before:.3g} is spent"
-            if spent + runs * each > budget * _SLACK:
+            if runs and spent + runs * each > budget * _SLACK:  # a run that is paid for ends, also under a lower budget
                 affordable = round_down(epsilon(max(budget - spent, 0.0) / runs, project.params.training.privacy.delta))
                 lower = f"lower training.privacy.epsilon to {affordable:.4g}, " if affordable >= EPSILON else ""
                 refusals[client] = RefusalError(
@@ -83,15 +83,24 @@ def check_budgets(
                 continue
             tightest = min(tightest, (budget - spent, f"at most {plan} for each silo; {of_budget} at {client}"))
     # all of them may be among the clients that a round draws
-    drawn = max(1, round(project.params.clients.fraction * len(silos.clients)))
-    if refusals and (is_decided or drawn - len(refusals) < _fewest(project, privacy)):
+    drawn = max(1, round(project.params.clients.fraction * (len(silos.clients) + len(out))))
+    left, fewest = drawn - len(refusals) - len(out), _fewest(project, privacy)
+    if refusals and (is_decided or left < fewest):
         raise next(iter(refusals.values()))
+    if out and left < fewest:
+        raise RefusalError(
+            f"clients.least: got {fewest} for a round of {drawn}, expected at most {left}, because {_beyond(out)}, was left "
+            "out when these runs began. Lower it, or begin a new set of runs without --resume."
+        )
     if not is_decided:
         out = frozenset(refusals)
         write_json(runs_in / _DECIDED, {"clients": sorted(out)})
-    beyond = f"{'clients' if len(out) > 1 else 'client'} {some(sorted(out))}"
-    without = f"; without {beyond}, beyond the budget, as if dropped out of all rounds" if out else ""
+    without = f"; without {_beyond(out)}, as if dropped out of all rounds" if out else ""
     return f"{tightest[1]}{without}"
+
+
+def _beyond(clients: frozenset[str]) -> str:
+    return f"{'clients' if len(clients) > 1 else 'client'} {some(sorted(clients))}, beyond the budget"
 
 
 def _fewest(project: Project, privacy: Privacy) -> int:

@@ -99,9 +99,9 @@ def recording(find_store: Callable[[], Path], asked: str) -> Iterator[None]:
             _append(store, {"of": number, "began": began, "answer": _short(outcome)})
 
 
-def approve(folder: Path) -> None:
-    """Record that the owner has approved the owner's file as it is now."""
-    _append(folder, {"approved": OWNER_FILE, "sha256": _digest(folder), "by": user()})
+def approve(folder: Path, digest: str) -> None:
+    """Record that the owner has approved the owner's file, whose content had this SHA-256 when its owner read it."""
+    _append(folder, {"approved": OWNER_FILE, "sha256": digest, "by": user()})
 
 
 def needs_approval(folder: Path) -> bool:
@@ -112,7 +112,7 @@ def needs_approval(folder: Path) -> bool:
 def approval(folder: Path) -> str:
     """Return when and by whom the owner's file was approved as it is now; empty if it was not, or needs no approval."""
     last = _last_approval(folder)
-    return f"{last['when']} by {last['by']}" if last.get("sha256") == _digest(folder) else ""
+    return f"{last['when']} by {last['by']}" if last.get("sha256") == owner_file_digest(folder) else ""
 
 
 def was_changed_after_approval(folder: Path) -> bool:
@@ -124,7 +124,8 @@ def _last_approval(folder: Path) -> Record:
     return next((record for record in reversed(read_requests(folder)) if "approved" in record), {})
 
 
-def _digest(folder: Path) -> str:
+def owner_file_digest(folder: Path) -> str:
+    """Return the SHA-256 of the owner's file, in hexadecimal digits."""
     return hashlib.sha256(policy_file(folder).read_bytes()).hexdigest()
 
 

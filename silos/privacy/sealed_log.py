@@ -68,6 +68,8 @@ class SealedLog:
                 os.fsync(file)  # later a power cut leaves an older number, which lines written since exceed
         finally:
             os.close(file)
+        if is_new:
+            sync_folder(self.count.parent)
 
     def _open(self) -> "_Opened":
         least = self._counted()  # before the lines, of which another process may append one meanwhile

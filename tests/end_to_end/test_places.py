@@ -332,9 +332,13 @@ def test_a_place_refuses_what_its_owner_does_not_allow(federation: Any, compared
     before = file.read_text()
     file.write_text(before.replace("messages: all", "messages: [Scores]"))
     try:
+        code, _, unapproved = federation.run("coordinator", "run", "fedavg", *SMALL)
+        assert (code, "changed after an approval" in unapproved) == (2, True), unapproved
+        federation.type("south", "place", "describe", "--approve")
         code, _, error = federation.run("coordinator", "run", "fedavg", *SMALL)
     finally:
         file.write_text(before)
+        federation.type("south", "place", "describe", "--approve")
     assert code == 2
     assert "place south" in error
     assert "under messages" in error

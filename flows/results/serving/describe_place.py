@@ -11,7 +11,14 @@ from silos.cohort import Silos
 from silos.dataset import SPLITS
 from silos.errors import RefusalError, UserError
 from silos.privacy.owner_file import OWNER_FILE, read_owner_file
-from silos.privacy.request_log import approval, approve, needs_approval, record_request, was_changed_after_approval
+from silos.privacy.request_log import (
+    approval,
+    approve,
+    needs_approval,
+    owner_file_digest,
+    record_request,
+    was_changed_after_approval,
+)
 from silos.storage.places import part_digest
 from silos.versioning.data_versions import find_part, link_partition
 from tasks.places.sessions import PlaceSessions
@@ -33,12 +40,7 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
     if silos.manifest.places:
         raise UserError(f"data/{project.params.data.name}: got data of other places, expected rows of this one.")
     store = Path(project.ledgers.folder)
-    if needs_approval(store) and not approval(store):
-        now = " as it is now, since it was changed after an approval" if was_changed_after_approval(store) else ""
-        raise RefusalError(
-            f"place serve: got no approval of {(store / OWNER_FILE).relative_to(project.root)}{now}, expected its owner's. "
-            "Read it, and type `siloflow place describe --approve`."
-        )
+    _check_approved(store)
     coordinator = f"coordinator {membership.coordinator.fingerprint}"
 
     def note(subject: str, fault: str) -> None:
@@ -49,7 +51,7 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
     server = PlaceServer(
         Path(silos.folder),
         store,
-        lambda: project.data.working("place serve"),
+        lambda: working(project, store),
         note,
         lambda digest: _earlier_part(project, digest),
     )
@@ -63,6 +65,24 @@ def serve_place(project: Project, say: Callable[[str], None]) -> None:
         membership.sessions,
         server.respond,
     ).serve_forever()
+
+
+def _check_approved(store: Path) -> None:
+    """Raise RefusalError if the owner's file is not approved as it is now."""
+    if needs_approval(store) and not approval(store):
+        now = " as it is now, since it was changed after an approval" if was_changed_after_approval(store) else ""
+        raise RefusalError(
+            f"place serve: got no approval of private/{store.name}/{OWNER_FILE}{now}, expected its owner's. Read it, and "
+            "type `siloflow place describe --approve`."
+        )
+
+
+@contextmanager
+def working(project: Project, store: Path) -> Iterator[None]:
+    """Protect data/ while a request is answered; RefusalError if the owner's file is not approved as it is now."""
+    with project.data.working("place serve"):
+        _check_approved(store)
+        yield
 
 
 @contextmanager
@@ -94,9 +114,10 @@ def describe_place(project: Project, approves: bool = False) -> PlaceDescription
             f"data/{manifest.name}: got data of other places, expected rows of this one. Run it at a place."
         )
     owner_file = Path(project.ledgers.folder) / OWNER_FILE
+    digest = owner_file_digest(owner_file.parent)  # first: an edit while it is read is not approved
     owner, table = read_owner_file(owner_file), manifest.clients
     if approves:
-        approve(owner_file.parent)
+        approve(owner_file.parent, digest)
     return {
         "place": record["place"],
         "address": record["address"],

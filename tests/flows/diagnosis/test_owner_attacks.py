@@ -17,8 +17,9 @@ from flows.diagnose import run_diagnosis
 from flows.diagnosis import describe_data
 from flows.diagnosis.query_clients import build_query
 from flows.project.make_partition import make
+from flows.results.serving import describe_place as place_flow
 from flows.results.serving.client_statistics import client_statistics
-from flows.results.serving.describe_place import describe_place, serve_place
+from flows.results.serving.describe_place import describe_place, serve_place, working
 from flows.training.run_context import check_allowed
 from flows.training.training_setup import training_setup
 from silos.client_store import ClientStore
@@ -417,10 +418,37 @@ def test_a_place_serves_no_owners_file_that_was_changed_since_its_approval(hospi
     assert describe_place(project, approves=True)["approved"].endswith(f" by {user()}")
     hospital.owner(budget=100)
     assert describe_place(project)["approved"] == ""
-    with pytest.raises(
-        RefusalError, match=r"owner\.yaml as it is now, since it was changed after an approval, expected"
-    ):
+    changed = r"owner\.yaml as it is now, since it was changed after an approval, expected"
+    with pytest.raises(RefusalError, match=changed):
         serve_place(project, print)
+
+
+def test_a_place_that_serves_answers_only_by_the_owners_file_that_was_approved(hospital):
+    """Once, a change took effect at once, and what the first partition wrote while the place served needed no approval."""
+    project, store = hospital.here.open(), hospital.folder / "private" / "visits"
+    describe_place(project, approves=True)
+    with working(project, store):
+        pass
+    hospital.owner(budget=100)
+    changed = r"owner\.yaml as it is now, since it was changed after an approval, expected"
+    with pytest.raises(RefusalError, match=changed), working(project, store):
+        pass
+    describe_place(project, approves=True)
+    with working(project, store):
+        pass
+
+
+def test_what_is_approved_is_the_owners_file_that_was_read(hospital, monkeypatch):
+    """An edit while it is read, and before it is printed, is not approved."""
+    project = hospital.here.open()
+    read = place_flow.read_owner_file
+
+    def edit_then_read(path):
+        path.write_text(path.read_text() + "# later\n")
+        return read(path)
+
+    monkeypatch.setattr(place_flow, "read_owner_file", edit_then_read)
+    assert describe_place(project, approves=True)["approved"] == ""
 
 
 def test_commands_that_ask_no_silo_need_no_log_of_requests(hospital, monkeypatch, capsys):

@@ -16,6 +16,7 @@ from silos.privacy.request_log import (
     approve,
     forget_missing_requests,
     needs_approval,
+    owner_file_digest,
     read_requests,
     record_refusals,
     recording,
@@ -95,10 +96,14 @@ def test_public_data_and_stores_of_no_source_have_none(text, store):
 
 def test_an_owner_approves_once_and_a_deleted_log_is_no_new_one_until_the_owner_says_so(store):
     assert approval(store) == ""
-    approve(store)
+    approve(store, owner_file_digest(store))
     assert approval(store).endswith(f" by {user()}")
     (store / "requests.log").unlink()
-    for use in (lambda: approval(store), lambda: approve(store), lambda: record_refusals(store, {"oslo": "no"})):
+    for use in (
+        lambda: approval(store),
+        lambda: approve(store, owner_file_digest(store)),
+        lambda: record_refusals(store, {"oslo": "no"}),
+    ):
         with pytest.raises(UserError, match=r"requests\.log, the record of what was asked of these silos, is damaged"):
             use()
     forget_missing_requests(store)
@@ -111,7 +116,7 @@ def test_an_owner_approves_once_and_a_deleted_log_is_no_new_one_until_the_owner_
 def test_an_owners_file_that_was_changed_needs_another_approval(store):
     before = (store / OWNER_FILE).read_text()
     assert not was_changed_after_approval(store)
-    approve(store)
+    approve(store, owner_file_digest(store))
     (store / OWNER_FILE).write_text(f"{before}\nbudget: 100.0\n")
     assert (approval(store), was_changed_after_approval(store)) == ("", True)
     (store / OWNER_FILE).write_text(before)
@@ -120,18 +125,18 @@ def test_an_owners_file_that_was_changed_needs_another_approval(store):
 
 
 def test_where_the_secret_was_lost_the_owner_starts_another_log(store):
-    approve(store)
+    approve(store, owner_file_digest(store))
     (store.parent / REGISTER / "secret").unlink()
     with pytest.raises(UserError, match=r"Its secret is private/\.rows/secret.*move the log away.*data ledger --new"):
         approval(store)
     (store / "requests.log").rename(store / "requests.old")
     forget_missing_requests(store)
-    approve(store)
+    approve(store, owner_file_digest(store))
     assert approval(store)
 
 
 def test_the_folder_of_the_log_has_no_number_of_its_lines(store):
-    approve(store)
+    approve(store, owner_file_digest(store))
     shutil.rmtree(store)
     store.mkdir()
     (store / OWNER_FILE).write_text("data: {source: {kind: table, path: visits.csv}}")

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from silos.errors import UserError
+from silos.privacy import sealed_log
 from silos.privacy.sealed_log import SealedLog, _opened
 from silos.privacy.secret import Secret
 
@@ -123,3 +124,12 @@ def test_a_line_that_a_kill_cut_is_replaced_and_one_that_it_left_uncounted_is_ke
     assert len(log.read()) == len(lines(log))
     log.append({})
     assert int(log.count.read_bytes()) == len(lines(log))
+
+
+def test_a_power_cut_after_the_first_record_takes_neither_file(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(sealed_log, "sync_folder", synced.append)
+    made = SealedLog(tmp_path / "log", tmp_path / "elsewhere" / "count", Secret.open(tmp_path / "secret"), "the record")
+    for record in RECORDS:
+        made.append(record)
+    assert synced == [tmp_path, tmp_path / "elsewhere"]
