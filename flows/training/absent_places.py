@@ -12,6 +12,7 @@ from flows.training.run_context import RunContext
 from silos.cohort import Silos
 from silos.errors import ClientsAwayError, counted, some
 from tasks.execution import task_runner
+from tasks.tracking.result_types.run_result import Note
 
 
 def present_clients(run: RunContext, number: int, sampled: SampledClients, lost: set[str]) -> SampledClients:
@@ -29,8 +30,7 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
     privacy, least, key = setup.training.privacy, run.project.params.clients.least, "clients.least"
     if privacy and privacy.secure and privacy.secure.least > least:
         least, key = privacy.secure.least, "training.privacy.least"
-    beyond = clients_beyond(run.folder.path.parent) if privacy and run.method.pays_as is not None else frozenset[str]()
-    sampled = _without(run, sampled, beyond)
+    sampled = _without(run, sampled, _beyond_budget(run))
     while away := lost | run.clients.runner.absent():
         gone = _clients_at(setup.silos.select(sampled.clients), away)
         kept = tuple(client for client in sampled.clients if client not in gone)
@@ -46,6 +46,25 @@ def present_clients(run: RunContext, number: int, sampled: SampledClients, lost:
         time.sleep(task_runner.WAIT_PAUSE)
         raise_if_interrupted()
     return sampled
+
+
+def notes_of_budgets(run: RunContext) -> list[Note]:
+    """Note the clients that the owners' budgets leave out of the run."""
+    out = sorted(_beyond_budget(run))
+    if not out:
+        return []
+    names = f"{'clients' if len(out) > 1 else 'client'} {some(out)}"
+    return [
+        {
+            "about": "training",
+            "sentence": f"{names} did not train: the run costs more than is left of the budget there",
+        }
+    ]
+
+
+def _beyond_budget(run: RunContext) -> frozenset[str]:
+    pays = run.clients.setup.training.privacy is not None and run.method.pays_as is not None
+    return clients_beyond(run.folder.path.parent) if pays else frozenset()
 
 
 def _without(run: RunContext, sampled: SampledClients, gone: Collection[str]) -> SampledClients:

@@ -89,7 +89,9 @@ def test_a_silo_beyond_its_budget_drops_out_and_the_others_train(sums, partition
     code, out, err = folder.run(["run", "fedavg", *typed, "--json"])
     assert code == 0, err
     assert "without client c01, beyond the budget, as if dropped out of all rounds" in err
-    assert json.loads(out)["dropped_out"] == 3
+    result = json.loads(out)
+    assert result["dropped_out"] == 3
+    assert any(note["sentence"].startswith("client c01 did not train") for note in result["notes"])
     silos = folder.type("data", "ledger", *SMALL, "--json").json["silos"]
     spent = {silo["name"]: silo["spent"] for silo in silos if silo["spent"]}
     assert spent == {"c00": pytest.approx(4.0), "c02": pytest.approx(4.0), "c03": pytest.approx(4.0)}

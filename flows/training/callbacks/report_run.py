@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from flows.core.console import progress
 from flows.core.console.process_control import interruption
 from flows.methods.figure_context import FigureContext
+from flows.training.absent_places import notes_of_budgets
 from flows.training.callbacks.callback import Callback, PlayedRound, log_warnings
 from flows.training.constant_baseline import baseline
 from flows.training.evaluation import other_metrics
@@ -67,6 +68,7 @@ class FinalEvaluation(Callback):
             "doubts": uncertainty,
             "notes": [
                 *report.notes,
+                *notes_of_budgets(run),
                 *notes_of_undefined(metrics, quantity),
                 *notes_of_training(folder, last, metrics, quantity),
                 *notes_of_best(folder, reported, last, quantity),
