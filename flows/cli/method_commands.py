@@ -1,4 +1,4 @@
-"""Define the commands on methods and their models: methods, cost, export."""
+"""Define the commands on methods and their models: methods, cost, audit, export."""
 
 import re
 from collections.abc import Sequence
@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from flows.cli.command_session import Json, Overrides, Session
+from silos import param_limits
 
 if TYPE_CHECKING:
     from flows.core.console.safe_text import PlainConsole
     from flows.methods.base import MethodList
     from flows.methods.method_settings import MethodDetails
-    from tasks.tracking.result_types.model_results import ExportResult
+    from tasks.tracking.result_types.model_results import AuditResult, ExportResult
     from tasks.tracking.result_types.profile_result import MemoryProfile, NetworkProfile
 
 _SOURCE = re.compile(r" \([^()]*\)\.?$")  # of a method, at the end of its summary: `methods NAME` prints it
@@ -182,6 +183,61 @@ def _print_memory(memory: "MemoryProfile", console: "PlainConsole") -> None:
 
 def _megabytes(count: int | None) -> str:
     return "-" if count is None else f"{count / 1e6:,.1f} MB"
+
+
+@commands.command()
+def audit(
+    canaries: Annotated[
+        int, typer.Option(min=20, max=10_000, help="The number of canaries; a coin each decides.")
+    ] = 200,
+    client: Annotated[
+        str | None, typer.Option(help="The silo that gets them; by default the one with the most training rows.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=param_limits.SEED, help="The seed of training and of the coins.")] = 0,
+    overrides: Overrides = None,
+    json: Json = False,
+) -> None:
+    """Train on a copy with canaries, and bound what private training reveals. Ends with exit code 1 if it is too much.
+
+    Example: siloflow audit --set training.privacy.epsilon=4
+    """
+    with Session(json) as session:
+        project = session.open_project(overrides, lock_data_for="audit")
+        from flows.training.audit_privacy import audit_privacy
+
+        result = audit_privacy(project, canaries, seed, client)
+        session.print_result(result, print_audit, failed=bool(result["faults"]))
+
+
+def print_audit(result: "AuditResult", console: "PlainConsole") -> None:
+    """Print what training claims and what canaries show."""
+    claimed, weakest, others = result["claimed"], result["weakest"], result["silos"] - 1
+    with_others = f", with {others} other silos in secure sums" if others else ""
+    console.print(
+        f"FedAvg, {result['rounds']} rounds: {result['inside']} of {result['canaries']} canaries in {result['client']}, "
+        f"beside {result['rows']:,} training rows{with_others}"
+    )
+    console.print(
+        f"claimed       epsilon {claimed['epsilon']:g} at delta {claimed['delta']:g}, that is mu {claimed['mu']:.2f}"
+    )
+    console.print(
+        f"noise         {result['noise']:.3f} times the claimed deviation, summed over rounds {result['noise_of_sum']:.3f}, "
+        f"in {weakest['weights']} {weakest['noise']:.3f}"
+    )
+    console.print(
+        f"mu            {result['mu']:.2f} +- {result['mu_error']:.2f} by canaries, at least {result['least_mu']:.2f}"
+    )
+    console.print(f"epsilon       at least {result['least_epsilon']:.2f}, if scores of canaries are normal")
+    console.print(
+        f"              at least {result['least_epsilon_by_guesses']:.2f}, whatever they are, by {result['right']} of"
+    )
+    console.print(
+        f"              {result['guesses']} right guesses, which show {result['most_epsilon_by_guesses']:.2f} at most"
+    )
+    if result["faults"]:
+        console.print(f"FAULT: training reveals more than it claims, by its {' and '.join(result['faults'])}.")
+    else:
+        console.print("no fault found: neither noise nor canaries show more than is claimed")
 
 
 @commands.command()

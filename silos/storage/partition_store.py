@@ -57,7 +57,7 @@ def write(folder: Path, params: DataParams, root: Path, say: Callable[[str], Non
         say: Called with each note about the partition.
     """
     partition = _read_ahead.pop(_key(params, root), None) or _make_partition(params, root)
-    manifest = replace_folder(folder, lambda new: _write_partition(new, params, partition))
+    manifest = replace_folder(folder, lambda new: write_partition(new, params, partition))
     if say:
         for note in (*partition.notes, *range_notes(partition)):
             say(note)
@@ -77,7 +77,8 @@ def replace_folder(folder: Path, write_new: Callable[[Path], Made]) -> Made:
     return made
 
 
-def _write_partition(new: Path, params: DataParams, partition: Partition) -> Manifest:
+def write_partition(new: Path, params: DataParams, partition: Partition) -> Manifest:
+    """Write clients that a scheme made of these params to a new folder."""
     new.mkdir(parents=True)
     clients = partition.clients
     manifest = Manifest(

@@ -128,3 +128,63 @@ class ExportResult(ExportedCard):
     personal: bool
     """Whether the file has private values of the client."""
     compared: ExportCheck
+
+
+Fault = Literal["noise", "related noise", "canaries"]
+
+
+class WeakestNoise(TypedDict):
+    """The noise of one kind of weights: that which is lowest for its number of draws."""
+
+    weights: str
+    noise: float
+
+
+class ClaimedPrivacy(TypedDict):
+    """What training.privacy claims of a run: epsilon at delta, and μ of Gaussian differential privacy."""
+
+    epsilon: float
+    delta: float
+    mu: float
+
+
+class RevealedPrivacy(TypedDict):
+    """What training revealed of canaries, beside what it claims. Bounds hold in 95 % of audits."""
+
+    claimed: ClaimedPrivacy
+    noise: float
+    """The deviation of the noise that was added, over the claimed one."""
+    weakest: WeakestNoise
+    noise_of_sum: float
+    """That of its sum over rounds, which is larger if rounds have related noise."""
+    mu: float
+    """The distance between scores of canaries inside and outside, in deviations."""
+    mu_error: float
+    least_mu: float
+    least_epsilon: float
+    """Of `least_mu` at delta, if scores are normal."""
+    guesses: int
+    right: int
+    least_epsilon_by_guesses: float
+    """If nothing is assumed of scores."""
+    most_epsilon_by_guesses: float
+    """What so many guesses show if all are right."""
+    faults: list[Fault]
+    """What shows that more is revealed than claimed: less noise, related noise of rounds, or canaries' mu (which does so in
+    one of 1,000 audits of right training, the others less often)."""
+
+
+class AuditResult(RevealedPrivacy):
+    """What `siloflow audit` prints: what training on a copy of the silos, with canaries in one, revealed of them."""
+
+    client: str
+    """The silo that had the canaries."""
+    silos: int
+    """The silos that trained: several with secure sums."""
+    rows: int
+    """The training rows of that silo, without canaries."""
+    rounds: int
+    seed: int
+    canaries: int
+    inside: int
+    """The canaries that were trained on."""
