@@ -212,32 +212,27 @@ def audit(
 def print_audit(result: "AuditResult", console: "PlainConsole") -> None:
     """Print what training claims and what canaries show."""
     claimed, weakest, others = result["claimed"], result["weakest"], result["silos"] - 1
-    with_others = f", with {others} other silos in secure sums" if others else ""
+    console.print(f"trained   FedAvg, {result['rounds']} rounds, on {result['rows']:,} rows of {result['client']}")
+    console.print(f"          and {result['inside']} of {result['canaries']} canaries")
+    if others:
+        console.print(f"          in secure sums with {others} other silo{'' if others == 1 else 's'}")
+    console.print(f"claimed   epsilon {claimed['epsilon']:g} at delta {claimed['delta']:g}: mu {claimed['mu']:.2f}")
     console.print(
-        f"FedAvg, {result['rounds']} rounds: {result['inside']} of {result['canaries']} canaries in {result['client']}, "
-        f"beside {result['rows']:,} training rows{with_others}"
+        f"noise     {result['noise']:.3f} of the claimed, summed over rounds {result['noise_of_sum']:.3f}; "
+        f"{weakest['noise']:.3f} in {weakest['weights']}"
     )
     console.print(
-        f"claimed       epsilon {claimed['epsilon']:g} at delta {claimed['delta']:g}, that is mu {claimed['mu']:.2f}"
+        f"canaries  mu {result['mu']:.2f} +- {result['mu_error']:.2f}, at least {result['least_mu']:.2f}: epsilon at least "
+        f"{result['least_epsilon']:.2f}"
     )
     console.print(
-        f"noise         {result['noise']:.3f} times the claimed deviation, summed over rounds {result['noise_of_sum']:.3f}, "
-        f"in {weakest['weights']} {weakest['noise']:.3f}"
-    )
-    console.print(
-        f"mu            {result['mu']:.2f} +- {result['mu_error']:.2f} by canaries, at least {result['least_mu']:.2f}"
-    )
-    console.print(f"epsilon       at least {result['least_epsilon']:.2f}, if scores of canaries are normal")
-    console.print(
-        f"              at least {result['least_epsilon_by_guesses']:.2f}, whatever they are, by {result['right']} of"
-    )
-    console.print(
-        f"              {result['guesses']} right guesses, which show {result['most_epsilon_by_guesses']:.2f} at most"
+        f"guesses   {result['right']} of {result['guesses']} right: epsilon at least "
+        f"{result['least_epsilon_by_guesses']:.2f} ({result['most_epsilon_by_guesses']:.2f} if all were)"
     )
     if result["faults"]:
         console.print(f"FAULT: training reveals more than it claims, by its {' and '.join(result['faults'])}.")
     else:
-        console.print("no fault found: neither noise nor canaries show more than is claimed")
+        console.print("no fault found: nothing here shows more than is claimed")
 
 
 @commands.command()

@@ -84,7 +84,7 @@ def audit_privacy(project: Project, canaries: int = 200, seed: int = 0, client: 
     """
     silos = project.silos
     silos.must_be_here()
-    setup = training_setup(project, seed)
+    setup = _one_step_a_round(training_setup(project, seed))
     privacy, rate = _privacy_and_rate(setup)
     rows = setup.silos.rows("train")
     if client is None:
@@ -153,6 +153,15 @@ def _judge(
     }
 
 
+def _one_step_a_round(setup: TrainingSetup) -> TrainingSetup:
+    """Return a setup whose local epochs are rounds of one step: for a silo alone the same steps, all of them sent."""
+    training = setup.training
+    if training.privacy is None:
+        return setup
+    privacy = replace(training.privacy, rounds=training.privacy.rounds * training.epochs)
+    return replace(setup, training=replace(training, epochs=1, privacy=privacy))
+
+
 def _privacy_and_rate(setup: TrainingSetup) -> tuple[Privacy, float]:
     """Return the noise and the step size; UserError if what is sent is no multiple of one noisy sum a round."""
     training = setup.training
@@ -165,11 +174,6 @@ def _privacy_and_rate(setup: TrainingSetup) -> tuple[Privacy, float]:
         raise UserError(
             "params.yaml: training.optimiser: got a step that is no multiple of the noisy sum, expected {kind: sgd} without "
             "weight_decay, with state: reset. An audit reads the sum from the step."
-        )
-    if training.epochs != 1:
-        raise UserError(
-            f"params.yaml: training.epochs: got {training.epochs}, expected 1. An audit reads the noisy sum of each round "
-            "from its step; noise follows from rounds times epochs, so set training.rounds higher instead."
         )
     return training.privacy, training.optimiser.learning_rate
 

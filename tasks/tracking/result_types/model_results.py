@@ -184,6 +184,7 @@ class AuditResult(RevealedPrivacy):
     rows: int
     """The training rows of that silo, without canaries."""
     rounds: int
+    """Rounds of one step: those of params.yaml, times its local epochs."""
     seed: int
     canaries: int
     inside: int

@@ -324,6 +324,16 @@ SAMPLES: dict[str, tuple[dict[str, Any], int]] = {
         },
         5,
     ),
+    "audit": (
+        {
+            **{"client": EVIL, "silos": 2, "rows": 1, "rounds": 1, "canaries": 20, "inside": 10},
+            **{"claimed": {"epsilon": 1.0, "delta": 1e-5, "mu": 0.3}, "weakest": {"weights": EVIL, "noise": 1.0}},
+            **{"noise": 1.0, "noise_of_sum": 1.0, "mu": 0.3, "mu_error": 0.1, "least_mu": 0.1, "least_epsilon": 0.2},
+            **{"guesses": 10, "right": 7, "least_epsilon_by_guesses": 0.1, "most_epsilon_by_guesses": 1.0},
+            "faults": ["noise", "canaries"],
+        },
+        2,
+    ),
     "export": (
         {
             "method": EVIL,
