@@ -3,12 +3,14 @@
 import os
 import platform
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from flows.training.run_records.mlflow_run_metadata import git_commit
 from silos.io.locks import in_turn
 from tasks.tracking.json_io import read_json, write_records
 
@@ -28,8 +30,8 @@ class BenchRecords:
         self._busy = busy
 
     def keep(self, name: str, command: str, measured: Mapping[str, Any]) -> None:
-        """Record a result, and replace an earlier one of this name."""
-        record = {
+        """Record a result, and replace an earlier one of this name; ratios of all recordings stay in its history."""
+        record: dict[str, Any] = {
             "command": command,
             "machine": machine(self._busy),
             "busy_before": round(self._busy, 2),
@@ -37,7 +39,17 @@ class BenchRecords:
             "measured": dict(measured),
         }
         with in_turn(self._lock):
-            write_records(self._file, {**self.all(), name: record})
+            kept = self.all()
+            if ratios := measured.get("ratio_by_turn"):
+                line = {
+                    "commit": git_commit(Path(__file__).resolve().parents[1], ".", ":!docs"),
+                    "date": datetime.now(UTC).date().isoformat(),
+                    "processor": processor_name("cuda" if name.endswith("-cuda") else "cpu"),
+                    "busy_before": round(self._busy, 2),
+                    "ratio_by_turn": ratios,
+                }
+                record["history"] = [*kept.get(name, {}).get("history", []), line]
+            write_records(self._file, {**kept, name: record})
 
     def all(self) -> dict[str, Any]:
         """Return the records by name."""

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks import bench_codebook, run_benchmark
-from benchmarks.bench_results import BenchRecords, busy_cores, machine
+from benchmarks.bench_results import BenchRecords, busy_cores, machine, processor_name
 from benchmarks.workloads import Workload
 from flows import cli
 from publications.render.doc_tables import renewed
@@ -27,6 +27,28 @@ def test_what_is_measured_again_takes_the_place_of_what_was_and_no_others(tmp_pa
     assert {name: record["measured"]["ratio"] for name, record in kept.items()} == {"W1": 3.0, "W2": 2.0}
     assert kept["W1"]["command"] == "siloflow bench W1 --repeats 5"
     assert kept["W1"]["versions"].keys() == {"torch", "numpy", "python"}
+
+
+def test_ratios_of_all_recordings_stay_with_their_commits_so_that_a_slower_one_is_seen(tmp_path, monkeypatch):
+    records = BenchRecords(tmp_path, busy=0.5)
+    for commit, ratios in (("abc", [2.0, 2.2]), ("def+changes", [1.5])):
+        monkeypatch.setattr("benchmarks.bench_results.git_commit", lambda *_, commit=commit: commit)
+        records.keep("W1", "siloflow bench W1", {"ratio_by_turn": ratios})
+    records.keep("W2", "siloflow bench W2", {"ratio": 2.0})
+    history = records.all()["W1"]["history"]
+    assert [(line["commit"], line["ratio_by_turn"]) for line in history] == [
+        ("abc", [2.0, 2.2]),
+        ("def+changes", [1.5]),
+    ]
+    assert {line["processor"] for line in history} == {processor_name("cpu")}
+    assert "history" not in records.all()["W2"]
+    monkeypatch.chdir(tmp_path)
+    page = tmp_path / "speed.md"
+    line = "| {{ line.commit }} | {{ line.ratio_by_turn | join(', ') }} |"
+    page.write_text(
+        f"<!-- table: bench\n{{% for line in bench.W1.history %}}\n{line}\n{{% endfor %}}\n-->\n<!-- end -->\n"
+    )
+    assert "| abc | 2.0, 2.2 |\n| def+changes | 1.5 |\n" in renewed(page)
 
 
 @pytest.mark.parametrize(("busy", "said"), [(0.0, "no other load"), (1000.0, "other load")])
