@@ -21,7 +21,7 @@ from silos.privacy.ledger import Ledger
 from silos.privacy.owner_file import make_store, policy_of
 from silos.storage.partition_store import open_client
 from tasks.execution.load_client_data import load_rows
-from tasks.privacy.record_answers import cost_of_run, shares_of_rows
+from tasks.privacy.record_answers import AnswerRecord, cost_of_run, shares_of_rows
 
 SIZES = {"a": 13, "b": 5, "c": 8}
 FEATURES, CLASSES = 5, 3
@@ -123,6 +123,24 @@ def test_rows_of_a_unit_count_together_at_each_of_the_pooled_silos(make_problem,
     of_units = ([4, 4, 4, 1], [5], [2, 2, 2, 2])
     expected = [1 / rows for units in of_units for rows in units for _ in range(rows)]
     torch.testing.assert_close(shares, torch.tensor(expected))
+
+
+def test_each_silo_registers_its_own_rows(make_problem, rich, monkeypatch):
+    """By the register no other silo reports them; that of another silo's rows would let them be reported twice."""
+    setup, seen = make_problem(SIZES, **private(SILENT)), {}
+    monkeypatch.setattr(
+        "tasks.privacy.record_answers._register", lambda _, owner, x, y, *_of: seen.update({owner: (x, y)})
+    )
+    silos = setup.silos.pool()
+    (stack,) = make_stacks(silos, 1)
+    record = AnswerRecord.open(silos, stack, setup.training, rich)
+    rows = load_rows(silos, stack, "train", "cpu")
+    for ledger, register in zip(record.ledgers[0], record._registers(rows, 0), strict=True):
+        register(ledger)
+    assert seen.keys() == SIZES.keys()
+    for (entry,) in (setup.silos.entries(client) for client in SIZES):
+        for own, expected in zip(seen[entry.name], open_client(Path(silos.folder), entry, "train"), strict=True):
+            np.testing.assert_array_equal(own.numpy(), expected)
 
 
 def test_each_silo_pays_what_noise_of_its_own_would_cost(make_problem, play, tmp_path):
