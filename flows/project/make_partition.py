@@ -10,7 +10,7 @@ from flows.project.project_data import SOURCE_HASHES, exclusive_data_access
 from silos.dataset import SPLITS
 from silos.errors import UserError
 from silos.privacy.owned_source import check_partition, find_store, prepare_store, reported_nothing
-from silos.privacy.owner_file import OPENED, OWNER_FILE, copy_policies, has_store
+from silos.privacy.owner_file import OPENED, OWNER_FILE, check_copied, copy_policies, has_store
 from silos.sources.source_params import AtPlaces, Npz, Table, is_public
 from silos.sources.source_registry import content_hashes
 from silos.storage import partition_store
@@ -87,9 +87,11 @@ def _keep_from_git(project: Project) -> list[str]:
 def _prepare_store(project: Project) -> list[str]:
     """Make the silos' own store, unless they had data here before: then it is missing, and only their owner replaces it."""
     data = project.params.data
-    if isinstance(data.source, AtPlaces):  # each place has a store of its own
-        return []
     store = find_store(project.root, data)
+    check_partition(project.root, data)
+    if isinstance(data.source, AtPlaces):  # each place has a store of its own
+        check_copied(store)
+        return []
     name, where = data.name, store.relative_to(project.root)
     if not has_store(store) and not reported_nothing(store):
         version = dvc_files.recorded_version(project.root)

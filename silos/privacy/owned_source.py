@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from silos.data_params import DataParams
 from silos.errors import RefusalError, UserError, shown
-from silos.privacy.owner_file import OPENED, OWNER_FILE, OwnerFile, check_command, make_store, read_owner_file
+from silos.privacy.owner_file import OPENED, OWNER_FILE, OwnerFile, check_command, is_copy, make_store, read_owner_file
 from silos.sources.source_params import PUBLIC_KINDS, is_public
 
 
@@ -54,9 +54,29 @@ def prepare_store(root: Path, data: DataParams) -> Path | None:
 
 
 def check_partition(root: Path, data: DataParams) -> None:
-    """Raise RefusalError if the owner's file does not allow `partition`, or fixes another reading of the source."""
-    check_command(find_store(root, data), "partition", [""])
+    """Raise RefusalError if the owner's file does not allow `partition`, or fixes another reading of the source.
+
+    An owner's file without `data` says of no source that it is its own, so that no other one is read until it does.
+    """
+    store = find_store(root, data)
+    if not is_public(data.source):
+        for file in sorted(store.parent.glob(f"[!.]*/{OWNER_FILE}")):
+            _check_names_a_source(file, root)
+    check_command(store, "partition", [""])
     check_source(root, data)
+
+
+def _check_names_a_source(file: Path, root: Path) -> None:
+    try:
+        kind = read_owner_file(file).kind
+    except UserError:  # one that cannot be read stops its own silos only
+        return
+    if kind is None and not is_copy(file):
+        raise RefusalError(
+            f"{file.relative_to(root)}: data: got none, expected at least the source of these silos, such as `data: "
+            "{source: {kind: table, path: visits.csv, label: outcome}}`, so that its rows are read in no other way. Let "
+            "their owner add it."
+        )
 
 
 def check_source(root: Path, data: DataParams, of_sweep: bool = False) -> None:

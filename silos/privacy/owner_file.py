@@ -119,10 +119,31 @@ def make_store(folder: Path, data: DataParams | None = None) -> bool:
 
 
 def copy_policies(folder: Path, policies: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write down what the owners of silos at other places allow, by silo; each place decides by its own file."""
+    """Write down what the owners of silos at other places allow, by silo; each place decides by its own file.
+
+    RefusalError if the folder has an owner's file of silos that are here.
+    """
+    check_copied(folder)
     (folder / OPENED).mkdir(parents=True, exist_ok=True)
-    head = "# A copy: each place decides by its owner's file, and `siloflow partition` copies it again.\n"
-    write_bytes(folder / OWNER_FILE, f"{head}silos: {json.dumps(policies, ensure_ascii=False)}\n".encode())
+    write_bytes(folder / OWNER_FILE, f"{_HEAD_OF_COPY}silos: {json.dumps(policies, ensure_ascii=False)}\n".encode())
+
+
+_HEAD_OF_COPY = "# A copy: each place decides by its owner's file, and `siloflow partition` copies it again.\n"
+
+
+def is_copy(file: Path) -> bool:
+    """Return whether an owner's file is a copy of what owners of silos at places allow."""
+    return file.read_bytes().startswith(_HEAD_OF_COPY.encode())
+
+
+def check_copied(folder: Path) -> None:
+    """Raise RefusalError if a store has an owner's file that is no copy of places' files: only its owner changes it."""
+    path = folder / OWNER_FILE
+    if path.exists() and not is_copy(path):
+        raise RefusalError(
+            f"params.yaml: data.source.kind: got places, but {path} is of silos that are here, expected another data.name. "
+            "Choose one for the silos of places."
+        )
 
 
 def _section(data: DataParams | None) -> str:

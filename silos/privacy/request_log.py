@@ -22,7 +22,8 @@ _WAY_OUT = (
     f"Its secret is private/{REGISTER}/secret. Restore both from a copy, or let their owner move the log away and start a "
     "new one: `siloflow data ledger --new`. Nothing is reported until then."
 )
-_MOST_TEXT = 1000  # characters of what was asked, and of an answer
+_MOST_TEXT = 1000  # characters of an answer
+_MOST_ASKED = 20_000  # characters of what was asked; a longer one also has its hash, so that nothing can be left unseen
 
 
 def user() -> str:
@@ -55,7 +56,7 @@ def record_request(folder: Path, asked: str, answer: str = "", by: str = "", whe
         when: As `now` returns it, the default.
     """
     return _append(
-        folder, {"when": when or now(), "asked": _short(asked), "answer": _short(answer), "by": by or user()}
+        folder, {"when": when or now(), "asked": _in_full(asked), "answer": _short(answer), "by": by or user()}
     )
 
 
@@ -158,3 +159,9 @@ def _log_of(folder: Path) -> SealedLog | None:
 
 def _short(text: str) -> str:
     return shown(text, _MOST_TEXT)
+
+
+def _in_full(asked: str) -> str:
+    if len(asked) <= _MOST_ASKED:
+        return asked
+    return f"{shown(asked, _MOST_ASKED)} (sha256 {hashlib.sha256(asked.encode(errors='replace')).hexdigest()})"

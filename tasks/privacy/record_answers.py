@@ -166,7 +166,7 @@ def mean_refusal(silos: Silos) -> str:
     if not means:
         return ""
     return (
-        f"data: {means[0]}: got missing: {{fill: mean}}, expected a number or drop_rows with training.privacy, since one "
+        f"data: {means[0]}: got missing: {{fill: mean}}, expected a number with training.privacy, since one "
         "row would change all rows that miss a value. Change missing under data.source or data.features, and partition again"
     )
 

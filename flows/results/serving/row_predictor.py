@@ -14,7 +14,8 @@ from flows.results.serving.open_model import OpenModel
 from flows.results.serving.raw_rows import client_column, ignored_columns
 from models.model_card import Column, ModelCard
 from models.preprocessing import Faults, RowFault, encode_usable
-from silos.errors import near_names, shown, some
+from silos.errors import RefusalError, near_names, shown, some
+from silos.privacy.owner_file import check_command, check_own_models, policy_of_run
 from silos.sources.source_params import Table
 from silos.storage.partition_store import open_client, open_missing
 from tasks.tracking.result_types.model_results import FilledIn, UnknownClient
@@ -182,6 +183,12 @@ class RowPredictor:
             column = f" or in the column {self.client_column!r}" if self.client_column else ""
             reason = "since the row's client, whose mean fills it in, is not known"
             advice = f"Name the client by {self.option}{column}"
+        elif client in self.project.silos.manifest.names:
+            reason = (
+                f"since the owner of {shown(client)} keeps its means, or few of its rows have a value (own_models in "
+                "owner.yaml)"
+            )
+            advice = "Fill in a value"
         else:
             reason = f"since data/ has no rows of {shown(client)}, whose mean would fill it in"
             advice = f"{self.hint(client)}Correct the client, fill in a value"
@@ -225,8 +232,9 @@ class RowPredictor:
                 continue
             for client, at in self._groups(clients):
                 if client is not None and lacking[at].any():
-                    value = self._means_of(client)[name]
-                    found.append({"column": name, "client": client, "rows": int(lacking[at].sum()), "value": value})
+                    mean = self._means_of(client).get(name)
+                    if mean is not None:
+                        found.append({"column": name, "client": client, "rows": int(lacking[at].sum()), "value": mean})
         return found
 
     def _for(self, client: str | None, rows: pd.DataFrame | np.ndarray) -> OpenModel:
@@ -248,6 +256,7 @@ class RowPredictor:
         return replace(self.opened, served=type(served)({**served.card, "columns": columns}, served.tensors))
 
     def _means_of(self, client: str) -> dict[str, float]:
+        """Return the means of a client's training rows that fill in its values; none if its owner keeps them."""
         means: dict[str, float] = self.project.once(("means", client), lambda: _means(self.project, client))
         return means
 
@@ -265,13 +274,26 @@ def _without_mean(card: ModelCard, rows: pd.DataFrame | np.ndarray) -> list[str]
 
 
 def _means(project: Project, client: str) -> dict[str, float]:
-    """Return the client's mean of each feature over its training rows that have a value, as in training."""
-    manifest, folder = project.silos.manifest, Path(project.silos.folder)
+    """Return the means of a client's training rows that fill in missing values, as in training, by feature.
+
+    What a silo's owner does not let leave is left out: all of them without own_models, and those of few rows.
+    """
+    manifest, folder, store = project.silos.manifest, Path(project.silos.folder), Path(project.ledgers.folder)
+    least = 1
+    if not manifest.is_public:
+        try:
+            check_command(store, "predict", [client])
+            check_own_models(store, [client], "a missing value: got the mean")
+        except RefusalError:
+            return {}
+        least = policy_of_run(store, client).least_rows
     project.silos.check([client])
     x, _ = open_client(folder, manifest.client(client), "train")
     missing, means = open_missing(folder, manifest.client(client), "train"), {}
     for index, feature in enumerate(manifest.features):
         present = np.ones(len(x), bool) if missing is None else ~missing[:, index]
+        if feature.fill != "mean" or (present.sum() < least and not manifest.is_public):
+            continue
         # without a value, the client's rows hold what training filled in: a mean over other clients
         counted = present if present.any() else slice(None)
         means[feature.name] = float(x[counted, index].astype(np.float64).mean())

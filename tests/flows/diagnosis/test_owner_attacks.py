@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -26,6 +27,7 @@ from silos.client_store import ClientStore
 from silos.cohort import Stack
 from silos.errors import RefusalError, UserError
 from silos.privacy.owned_source import check_file, store_of
+from silos.privacy.owner_file import OWNER_FILE, copy_policies, read_owner_file
 from silos.privacy.request_log import forget_missing_requests, record_request, recording, user
 from tasks.diagnosis.report_summary import LocalSummary, report_summary
 from tasks.execution.load_client_data import load_rows
@@ -463,3 +465,26 @@ def test_commands_that_ask_no_silo_need_no_log_of_requests(hospital, monkeypatch
     with pytest.raises(SystemExit):
         show(json=True)
     assert "requests.log, the record of what was asked of these silos, is damaged" in capsys.readouterr().err
+
+
+def test_silos_that_are_here_do_not_get_the_owners_file_of_places(hospital):
+    """Once, `watch` and the flow `partition` replaced it by what the asker's own place said."""
+    owner = hospital.folder / "private" / "visits" / OWNER_FILE
+    before = owner.read_bytes()
+    with suppress(UserError):
+        make(hospital.here.open("data.source={kind: places}"))
+    with pytest.raises(RefusalError, match=r"visits/owner\.yaml is of silos that are here, expected another data"):
+        copy_policies(owner.parent, {"north": {"owners_view": True}})
+    assert owner.read_bytes() == before
+    elsewhere = owner.parent.parent / "others"
+    for budget in (1.0, 2.0):
+        copy_policies(elsewhere, {"rome": {"budget": budget}})
+    assert read_owner_file(elsewhere / OWNER_FILE).of("rome").budget == 2
+
+
+def test_an_owners_file_without_a_source_lets_no_other_name_have_a_file_of_its_own(hospital):
+    owner = hospital.folder / "private" / "visits" / OWNER_FILE
+    owner.write_text("commands: [partition]\nbudget: 1.0\n")
+    with pytest.raises(RefusalError, match=r"private/visits/owner\.yaml: data: got none, expected at least the source"):
+        make(hospital.here.open("data.name=x"))
+    assert not (owner.parent.parent / "x").exists()

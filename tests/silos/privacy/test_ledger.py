@@ -352,7 +352,7 @@ def test_what_a_ledger_names_is_on_disk_under_its_name_before_it_and_the_ledger_
     place = files(ledger)["ledger.log"].parent
     names = [at for at, what in enumerate(did) if isinstance(what, str)]
     assert [did[at - 1].suffix for at in names] == [".tmp"] * 3, "each is synced, then named: secret, answer and rows"
-    assert did[names[-1] + 1 :] == [place, files(ledger)["ledger.log"], place, ledger._mark]
+    assert did[names[-1] + 1 :] == [place, files(ledger)["ledger.log"], place, ledger._mark, ledger._mark.parent]
 
 
 def test_no_clean_up_after_runs_comes_to_the_ledger(ledger, tmp_path):

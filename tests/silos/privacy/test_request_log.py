@@ -1,5 +1,6 @@
 """The owner reads who asked what of the silos, and how it ended; also of commands that were killed."""
 
+import hashlib
 import os
 import shutil
 import signal
@@ -142,3 +143,19 @@ def test_the_folder_of_the_log_has_no_number_of_its_lines(store):
     (store / OWNER_FILE).write_text("data: {source: {kind: table, path: visits.csv}}")
     with pytest.raises(UserError, match="lacks lines"):
         approval(store)
+
+
+def test_no_setting_of_a_long_command_is_left_out(store):
+    """Once, the middle of more than 1,000 characters was, where a setting could hide."""
+    many = ["--set data.seed=1"] * 60
+    asked = " ".join(["siloflow diagnose", *many, "--set data.seed=77", *many])
+    with recording(lambda: store, asked):
+        pass
+    assert said(store)[0][1] is None
+    assert said(store)[0][0] == asked
+    longest = f"siloflow diagnose {'x' * 30_000}"
+    with recording(lambda: store, longest):
+        pass
+    (shortened,) = [line["asked"] for line in read_requests(store)[2:] if line.get("asked")]
+    assert len(shortened) < 20_200
+    assert hashlib.sha256(longest.encode()).hexdigest() in shortened

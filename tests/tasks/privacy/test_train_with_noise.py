@@ -412,7 +412,7 @@ def test_means_of_rows_that_fill_in_missing_values_are_refused(make_problem, tmp
         return float((first - second).norm())
 
     assert change(0) <= 2 * PRIVACY.clip < 5 * PRIVACY.clip < change("mean"), "one value changes all that are filled in"
-    with pytest.raises(RefusalError, match=r"data: x0: got missing: \{fill: mean\}, expected a number or drop_rows"):
+    with pytest.raises(RefusalError, match=r"data: x0: got missing: \{fill: mean\}, expected a number with"):
         _answers(setup(0.5, "mean"), tmp_path)
     assert len(_answers(setup(0.5, 0), tmp_path)) == 1
 

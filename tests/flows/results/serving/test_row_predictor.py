@@ -18,6 +18,7 @@ from models.networks.network_factory import to_json
 from models.prng import server_stream
 from models.served_model import ServedModel, named_tensors
 from silos.errors import UserError
+from silos.privacy.owner_file import OWNER_FILE
 from silos.storage.partition_store import open_client
 from tasks.tracking.raw_columns import input_columns, reading_rules
 
@@ -25,7 +26,7 @@ SITES = ("north", "south")
 LINES = ["site,id,age,ward,outcome"] + [
     f"{site},{site}-{row},{20 + 10 * at + row},{('eye', 'day')[row % 2]},{('ill', 'well')[row % 2]}"
     for at, site in enumerate(SITES)
-    for row in range(8)
+    for row in range(24)
 ]
 SOURCE = "kind: table, path: own.csv, label: outcome, client: site, drop: [id]"
 GOOD = ["north,n1,30,eye,ill", "south,s1,40,day,well", "north,n2,50,day,ill"]
@@ -209,17 +210,45 @@ def test_a_missing_value_is_the_mean_of_the_rows_own_client_as_in_training(table
     assert len(table.predict(["x,,eye"], "south", "id,age,ward")[1]) == 1
 
 
-def test_a_client_without_any_value_of_a_feature_gets_what_training_filled_in(table: Table) -> None:
+@pytest.mark.parametrize("known", [0, 1, 9])
+def test_no_mean_of_few_rows_fills_in_a_value(known: int, table: Table) -> None:
+    """Once, the only value of a silo was printed as its mean, whatever its owner allowed."""
     cells = [line.split(",") for line in LINES]
-    empty = [",".join([*row[:2], "" if row[0] == "south" else row[2], *row[3:]]) for row in cells]
-    (table.root / "own.csv").write_text("\n".join(empty) + "\n")
+    south = [row for row in cells if row[0] == "south"]
+    for row in south[known:]:
+        row[2] = ""
+    (table.root / "own.csv").write_text("\n".join(map(",".join, cells)) + "\n")
     table.of_rule("{fill: mean}")
-    manifest, silos = table.project.silos.manifest, table.project.silos
-    at = [feature.name for feature in manifest.features].index("age")
-    (age,) = set(open_client(Path(silos.folder), manifest.client("south"), "train")[0][:, at].tolist())
-    _, filled = table.predict(["south,x,,eye,ill"])
-    _, given = table.predict([f"south,x,{age},eye,ill"])
-    np.testing.assert_allclose(filled["probability"], given["probability"], rtol=1e-6)
+    message = (
+        "age: got no value in row 1, expected one, since the owner of south keeps its means, or few of its rows have"
+    )
+    with pytest.raises(UserError, match=message):
+        table.predict(["south,x,,eye,ill"])
+    assert len(table.predict(["north,x,,eye,ill"])[1]) == 1
+
+
+@pytest.mark.parametrize("allowed", ["own_models: false", "commands: [run]\nown_models: true", "own_models: true"])
+def test_an_owner_decides_whether_means_fill_in_values(allowed: str, table: Table) -> None:
+    table.of_rule("{fill: mean}")
+    store = table.project.store.client_folder
+    store.mkdir(parents=True)
+    (store / OWNER_FILE).write_text(f"data: {{source: {{kind: table, path: own.csv}}}}\n{allowed}\n")
+    if allowed == "own_models: true":
+        assert table.predict(["south,x,,eye,ill"])[0]["filled_in"][0]["client"] == "south"
+        return
+    with pytest.raises(UserError, match="the owner of south keeps its means"):
+        table.predict(["south,x,,eye,ill"])
+
+
+def test_the_data_say_which_means_fill_in_values_and_not_the_model(table: Table) -> None:
+    """A card that was changed to `mean` once gave the means of columns without missing values."""
+    table.of_rule("refuse")
+    columns = table.opened.served.card["columns"]
+    table.of_rule(
+        "refuse", columns=[{**each, "missing": "mean"} if each["kind"] != "text" else each for each in columns]
+    )
+    with pytest.raises(UserError, match="age: got no value in row 1"):
+        table.predict(["south,x,,eye,ill"])
 
 
 def test_a_row_that_training_would_have_dropped_is_left_out_and_named(table: Table) -> None:
