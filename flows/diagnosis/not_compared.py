@@ -7,6 +7,7 @@ import numpy as np
 
 from flows.diagnosis.data_faults import looks_for_shared_rows
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
+from models.diagnosis.client_summaries.common_cells import in_one_common_cell, report_means
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import LEAST_PAIR_ROWS, MOST_FEATURES
 from models.diagnosis.shared_rows import chance_to_find_half
@@ -39,6 +40,7 @@ def not_compared(
     return [
         *(_pooled_targets if layout.targets else _rare_classes)(summaries, clients, least),
         *_features(comparison, layout),
+        *_in_one_common_cell(comparison, summaries, layout),
         *_far_values(feature_pairs, query, clients),
         *_feature_pairs(comparison, query, summaries, feature_pairs, by_unit),
         *_shared_rows(comparison, query, summaries, persons, by_unit),
@@ -122,6 +124,19 @@ def _features(comparison: Comparison, layout: Layout) -> list[NotCompared]:
             entries.append(_entry("feature", why, [layout.names[feature]], silos))
     crowded = [layout.names[i] for i in np.flatnonzero(missing.crowded)]
     return [*entries, *([_entry("feature", "nearly all values in one or two bins", crowded)] if crowded else [])]
+
+
+def _in_one_common_cell(comparison: Comparison, summaries: Summaries, layout: Layout) -> list[NotCompared]:
+    """List features that some pairs of silos compare by means alone, or not at all, by all silos of such pairs."""
+    units, pairs = comparison.by_group if comparison.of_groups else summaries, comparison.pairs
+    clients = np.stack([pairs.first, pairs.second], 1)
+    lost, by_mean = in_one_common_cell(units, clients), report_means(units)[clients].all(1) & layout.numeric
+    entries = list[NotCompared]()
+    for mask, why in ((lost & by_mean, "compared by its mean alone"), (lost & ~by_mean, "not compared")):
+        for feature in np.flatnonzero(mask.any(0)).tolist():
+            silos = [comparison.names[i] for i in np.unique(clients[mask[:, feature]])]
+            entries.append(_entry("feature", f"one cell in common: {why}", [layout.names[feature]], silos))
+    return entries
 
 
 def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple[str, ...]) -> list[NotCompared]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from models.diagnosis import chi_square as test
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, divide_or_zero
+from models.diagnosis.compare_means import compare_means
 from models.diagnosis.merged_tables import Pairs
 
 from .shift_words import ShiftType
@@ -82,6 +83,8 @@ def count_evidence(pairs: Pairs, least_sweeps: int = 1) -> Evidence:
         "at_mean": SizedTest(test.compare_inputs_at_prior(within, mean, noise_within), size_within),
         "at_even": SizedTest(test.compare_inputs_at_prior(within, even, noise_within), size_within),
     }
+    if pairs.by_mean is not None and pairs.by_mean.any():
+        tested |= _by_means(pairs, pairs.by_mean, tested, compared_classes, (mean, even), comparable)
     features = pairs.counts.shape[1]
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
     interaction, sweeps = _compare_odds_ratios(differ, within, noise_within, pairs.numeric, size_within, least_sweeps)
@@ -180,6 +183,26 @@ class SizedTest(NamedTuple):
             return whole
         respect = test.effect_size(self.focused.result, self.size)
         return np.where(self.focused.p_value < test.p_value(self.tested), respect, whole)
+
+
+def _by_means(
+    pairs: Pairs,
+    by_mean: np.ndarray,
+    tested: Mapping[str, SizedTest],
+    compared_classes: np.ndarray,
+    of_classes: tuple[np.ndarray, np.ndarray],
+    comparable: np.ndarray,
+) -> dict[str, SizedTest]:
+    """Return the tests of inputs, by means where cells show nothing: by_mean, (pairs, features) bool."""
+    counted: np.ndarray = np.any(pairs.counts, axis=-2)
+    inputs, *others = compare_means(pairs.moments, counted, compared_classes, of_classes)
+    means = (mask_test(comparable, inputs), *others)
+    replaced = {}
+    for name, of_means in zip(("bins", "bins_in_classes", "at_mean", "at_even"), means, strict=True):
+        by_cells = tested[name]
+        statistic, dof = (np.where(by_mean, new, old) for new, old in zip(of_means, by_cells.tested, strict=True))
+        replaced[name] = by_cells._replace(tested=(statistic, dof))
+    return replaced
 
 
 def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.ndarray) -> Evidence:

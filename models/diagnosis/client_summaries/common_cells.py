@@ -52,6 +52,26 @@ def in_cells_of_pairs(tables: np.ndarray, summaries: Summaries, clients: np.ndar
     return count_in(tables, np.repeat(common[:, None], clients.shape[1], 1))
 
 
+def in_one_common_cell(summaries: Summaries, clients: np.ndarray) -> np.ndarray:
+    """Return where both clients of a pair have several cells with values, and in common but one: (pairs, features) bool.
+
+    Counts then show no difference of the feature. clients: (pairs, 2) indices.
+    """
+    if summaries.counted_in is None or not summaries.counts.shape[-2]:
+        return np.zeros((len(clients), summaries.counts.shape[1]), bool)
+    several = summaries.counts[..., :-1, :].any(-1).sum(-1) > 1
+    common = counts_of_pairs(summaries, clients)[..., :-1, :].any((1, 4)).sum(-1)
+    lost: np.ndarray = several[clients].all(1) & (common == 1)
+    return lost
+
+
+def report_means(summaries: Summaries) -> np.ndarray:
+    """Return the features of which a client reports the mean of each class that it counts: (clients, features) bool."""
+    counted, known = summaries.counts.any(2), np.isfinite(summaries.moments[..., :3]).all(-1)
+    reported: np.ndarray = counted.any(-1) & (known | ~counted).all(-1)
+    return reported
+
+
 def in_common_cells(summaries: Summaries) -> Summaries:
     """Return the clients with counts in the cells that all have alike, so that their counts may be added.
 

@@ -216,3 +216,20 @@ def test_a_rare_class_takes_no_cells_of_the_others_and_is_named(world):
     assert [(entry["names"], entry["silos"]) for entry in entries(found, "class in cells")] == [([2], ["a", "b"])]
     assert any(note.startswith('Label "2" was compared at a and b by its share alone') for note in found["notes"])
     assert not entries(found, "feature", "two cells")
+
+
+def test_a_number_that_moved_so_far_that_one_cell_is_common_is_compared_by_its_mean_and_named(world):
+    """Two deviations, in a regression of silos of 300 and 1,000 rows: in the common cell both have all rows."""
+    silos = {}
+    for at, (name, count) in enumerate((("a", 300), ("b", 1000))):
+        rng = np.random.default_rng([0, at])
+        x = rng.normal(100, 15, size=(count, 3))
+        silos[name] = x, x[:, 1] / 15 + rng.normal(size=count)
+        x[:, 0] += 30 * at
+    found = diagnosed(world, silos, task="regression")
+    assert found["pairs"][0]["types"] == ["feature"]
+    assert next(iter(found["pairs"][0]["features"])) == "x0"
+    assert found["sentences"][0].startswith("a differs from b: x0 is lower by 32 (2.1 standard deviations")
+    listed = entries(found, "feature", "one cell in common: compared by its mean alone")
+    assert [(entry["names"], entry["silos"]) for entry in listed] == [(["x0"], ["a", "b"])]
+    assert any(note.startswith("Between a and b x0 was compared by its mean alone") for note in found["notes"])

@@ -111,6 +111,25 @@ def test_a_class_in_no_cell_is_said_to_be_compared_by_its_share(a_report, a_pair
     ]
 
 
+def test_pairs_with_one_cell_in_common_are_said_to_be_compared_by_means_or_not_at_all(a_report, a_pair, a_line):
+    one_cell = {"what": "feature", "why": "one cell in common: compared by its mean alone", "names": ["age"]}
+    entries = [
+        one_cell | {"silos": ["a", "b"]},
+        one_cell | {"silos": ["a", "b", "c"]},
+        one_cell | {"silos": ["a", "b"], "why": "one cell in common: not compared", "names": ["ward"]},
+    ]
+    why = ": the two have one cell in common (least_cell in owner.yaml)."
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=entries)
+    assert limits(report) == [
+        f"Between a and b age was compared by its mean alone{why}",
+        f"In some pairs of a, b and c age was compared by its mean alone{why}",
+        f"Between a and b ward was not compared{why}",
+    ]
+    assert limits(report | {"not_compared": entries * 2})[-1] == (
+        "The same holds for 3 more features, which report.json names."
+    )
+
+
 def test_rows_of_a_rare_class_are_said_to_be_too_few_to_be_counted(a_report, a_pair, a_line):
     entry = {"what": "class", "why": "fewer than 10 different rows", "names": [1], "silos": ["a"]}
     report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=[entry])

@@ -1,0 +1,104 @@
+"""Means of a feature are compared where two clients have one cell in common, and only there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from models.diagnosis.chi_square import p_value
+from models.diagnosis.client_summaries.client_summary import Layout, concatenate_summaries, summarize
+from models.diagnosis.client_summaries.common_cells import count_in, in_one_common_cell
+from models.diagnosis.compare_means import compare_means
+from models.diagnosis.diagnose_pairs import diagnose_pairs
+from models.diagnosis.guarded_tests import count_evidence
+from models.diagnosis.merged_tables import build_pairs
+
+LAYOUT = Layout(("a", "b"), (None, None), np.full(2, -3.0), np.full(2, 3.0), 32, 2)
+ONE, BOTH = np.array([0]), np.array([[0, 1]])
+
+
+def client(seed, shift, ends):
+    """Of 300 rows, whose first feature has cells that end at these bins."""
+    rng = np.random.default_rng(seed)
+    y = (np.arange(300) < 120).astype(int)
+    x = rng.normal(size=(300, 2))
+    x[:, 0] += shift
+    found = summarize(x, y, np.arange(300), LAYOUT)
+    cells = np.tile(np.arange(LAYOUT.cells), (2, 1))
+    cells[0, :32] = np.array(ends)[np.searchsorted(ends, np.arange(32))]
+    return replace(found, counts=count_in(found.counts, cells[None]), counted_in=cells[None])
+
+
+def pair(seed, shift, second=(11, 31)):
+    """Of two clients, the first of which has two cells of the first feature: up to bin 19, and from bin 20 on."""
+    return concatenate_summaries([client([seed, 0], 0.0, (19, 31)), client([seed, 1], shift, second)])
+
+
+def compared(summaries):
+    return diagnose_pairs(summaries, LAYOUT, ONE, ONE + 1)
+
+
+@pytest.mark.parametrize("shift", [-1.0, 0.5, 1.0, 1.5])
+def test_a_number_that_moved_is_named_though_the_two_have_one_cell_in_common(shift):
+    summaries = pair(3, shift)
+    assert in_one_common_cell(summaries, BOTH).tolist() == [[True, False]]
+    found = compared(summaries)
+    assert found.verdicts.types[0].tolist() == [True, False, False]
+    assert found.parts[0].argmax() == 0
+    assert found.parts[0, 0] > 0.3 * abs(shift)
+
+
+def test_cells_are_compared_where_two_are_common_and_nothing_changes():
+    summaries = pair(3, 1.0, second=(11, 19, 31))
+    assert not in_one_common_cell(summaries, BOTH).any()
+    built = build_pairs(summaries, LAYOUT, ONE, ONE + 1)
+    found, without = count_evidence(built), count_evidence(built._replace(by_mean=None))
+    for name, chance in found.chances.items():
+        np.testing.assert_array_equal(chance, without.chances[name])
+
+
+def test_a_client_that_has_one_cell_itself_is_not_compared_which_the_report_says_of_it():
+    assert not in_one_common_cell(pair(3, 2.0, second=(31,)), BOTH).any()
+
+
+def test_without_means_nothing_is_compared():
+    summaries = pair(3, 1.5)
+    summaries.moments[1, 0, 0] = np.nan
+    found = compared(summaries)
+    assert in_one_common_cell(summaries, BOTH).tolist() == [[True, False]]
+    assert not found.verdicts.types.any()
+
+
+def test_alike_clients_are_rarely_found_to_differ():
+    """Of 200 pairs: each test at its level of 5 %, and all verdicts together."""
+    chances, named = [], 0
+    for seed in range(200):
+        summaries = pair(seed, 0.0)
+        evidence = count_evidence(build_pairs(summaries, LAYOUT, ONE, ONE + 1))
+        chances.append([evidence.chances[name][0, 0] for name in ("bins", "bins_in_classes", "at_mean", "at_even")])
+        named += compared(summaries).verdicts.types.any()
+    for rejected in (np.array(chances) < 0.05).sum(0).tolist():
+        assert stats.binomtest(rejected, 200, 0.05).pvalue > 0.01
+    assert stats.binomtest(int(named), 200, 0.02, alternative="greater").pvalue > 0.01
+
+
+def moments(*of_columns):
+    """Of two clients, (2, columns, 5), from samples."""
+    rows = [[(len(v), v.mean(), v.std(ddof=1), 0.0, 3.0) for v in columns] for columns in of_columns]
+    return np.array(rows)
+
+
+def test_p_values_are_those_of_welchs_test_also_of_few_rows():
+    rng = np.random.default_rng(0)
+    for first, second in ((10, 10), (10, 200), (40, 25)):
+        one, other, none = rng.normal(size=first), rng.normal(0.8, 2.0, size=second), np.full((2, 1, 5), np.nan)
+        found = compare_means(
+            np.concatenate([moments([one], [other]), none], 1),
+            np.array([[True, False]] * 2),
+            np.array([True]),
+            (np.ones(1), np.ones(1)),
+        )
+        expected = stats.ttest_ind(one, other, equal_var=False).pvalue
+        for result in found:
+            assert p_value(result) == pytest.approx(expected, rel=0.03)
