@@ -7,7 +7,7 @@ import numpy as np
 
 from flows.diagnosis.data_faults import looks_for_shared_rows
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
-from models.diagnosis.client_summaries.common_cells import in_one_common_cell, report_means
+from models.diagnosis.client_summaries.common_cells import in_one_common_cell
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import LEAST_PAIR_ROWS, MOST_FEATURES
 from models.diagnosis.shared_rows import chance_to_find_half
@@ -127,15 +127,15 @@ def _features(comparison: Comparison, layout: Layout) -> list[NotCompared]:
 
 
 def _in_one_common_cell(comparison: Comparison, summaries: Summaries, layout: Layout) -> list[NotCompared]:
-    """List features that some pairs of silos compare by means alone, or not at all, by all silos of such pairs."""
-    units, pairs = comparison.by_group if comparison.of_groups else summaries, comparison.pairs
-    clients = np.stack([pairs.first, pairs.second], 1)
-    lost, by_mean = in_one_common_cell(units, clients), report_means(units)[clients].all(1) & layout.numeric
+    """List features with one cell in common, by all silos of such pairs; silos that have one cell are listed already."""
+    if comparison.of_groups:  # in cells of all
+        return []
+    clients = np.stack([comparison.pairs.first, comparison.pairs.second], 1)
+    lost = in_one_common_cell(summaries, clients) & ~comparison.missing.merged[clients].any(1)
     entries = list[NotCompared]()
-    for mask, why in ((lost & by_mean, "compared by its mean alone"), (lost & ~by_mean, "not compared")):
-        for feature in np.flatnonzero(mask.any(0)).tolist():
-            silos = [comparison.names[i] for i in np.unique(clients[mask[:, feature]])]
-            entries.append(_entry("feature", f"one cell in common: {why}", [layout.names[feature]], silos))
+    for feature in np.flatnonzero(lost.any(0)).tolist():
+        silos = [comparison.names[i] for i in np.unique(clients[lost[:, feature]])]
+        entries.append(_entry("feature", "one cell in common", [layout.names[feature]], silos))
     return entries
 
 

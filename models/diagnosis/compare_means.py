@@ -3,7 +3,9 @@
 Two clients that merged cells may have one cell left that both count apart, most likely if the feature has moved far. In it
 both have all their rows, so that counts show no difference. Means of every class are reported without cells.
 
-A t of ν degrees of freedom is turned into a normal one (Wallace 1959), whose square takes the place of a chi-square.
+Few values of a skewed feature have a low mean and a low deviation at once, and alike clients would seem to differ. So each
+client's deviation counts as at least that of both. A t of ν degrees of freedom is turned into a normal one (Wallace
+1959), whose square takes the place of a chi-square.
 """
 
 from typing import NamedTuple
@@ -37,9 +39,9 @@ def compare_means(
         priors: Two shares of the compared classes, (..., classes) each.
     """
     of_all = mixture(np.where(counted[..., None], moments, np.nan))
-    mean, error, dof = _means(of_all)
+    mean, error, dof = _means(of_all, -1)
     inputs = _welch(mean[..., 0] - mean[..., 1], error, dof)
-    mean, error, dof = _means(np.where(compared[..., None, :, None], moments[..., :-1, :], np.nan))
+    mean, error, dof = _means(np.where(compared[..., None, :, None], moments[..., :-1, :], np.nan), -2)
     difference = mean[..., 0, :] - mean[..., 1, :]
     error, dof = (np.moveaxis(part, -2, -1) for part in (error, dof))
     statistic, tested = _welch(difference, error, dof)
@@ -52,13 +54,17 @@ def compare_means(
     return MeanTests(inputs, (statistic.sum(-1), tested.sum(-1)), at(priors[0]), at(priors[1]))
 
 
-def _means(moments: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return means, the variances of these, and their degrees of freedom: (...), from (..., 5); 0 of what is unknown."""
+def _means(moments: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return means, the variances of these, and their degrees of freedom: (...), from (..., 5); 0 of what is unknown.
+
+    axis: of the two clients, in the results.
+    """
     rows, mean, deviation = np.moveaxis(moments[..., :3], -1, 0)
     known = np.isfinite(moments[..., :3]).all(-1) & (rows > 1)
     rows, mean, deviation = (np.where(known, part, 0.0) for part in (rows, mean, deviation))
-    varies = deviation > _CONSTANT * np.abs(mean)
-    return mean, divide_or_zero(np.where(varies, deviation, 0.0) ** 2, rows), np.maximum(rows - 1, 0.0)
+    variance, dof = np.where(deviation > _CONSTANT * np.abs(mean), deviation, 0.0) ** 2, np.maximum(rows - 1, 0.0)
+    both = tuple(part.sum(axis, keepdims=True) for part in (variance * dof, dof))
+    return mean, divide_or_zero(np.maximum(variance, divide_or_zero(*both)), rows), dof
 
 
 def _welch(difference: np.ndarray, error: np.ndarray, dof: np.ndarray) -> ChiSquare:

@@ -193,16 +193,16 @@ def _by_means(
     of_classes: tuple[np.ndarray, np.ndarray],
     comparable: np.ndarray,
 ) -> dict[str, SizedTest]:
-    """Return the tests of inputs, by means where cells show nothing: by_mean, (pairs, features) bool."""
+    """Return the tests of inputs with those of means added where cells show no values: by_mean, (pairs, features) bool."""
     counted: np.ndarray = np.any(pairs.counts, axis=-2)
     inputs, *others = compare_means(pairs.moments, counted, compared_classes, of_classes)
     means = (mask_test(comparable, inputs), *others)
-    replaced = {}
+    added = {}
     for name, of_means in zip(("bins", "bins_in_classes", "at_mean", "at_even"), means, strict=True):
-        by_cells = tested[name]
-        statistic, dof = (np.where(by_mean, new, old) for new, old in zip(of_means, by_cells.tested, strict=True))
-        replaced[name] = by_cells._replace(tested=(statistic, dof))
-    return replaced
+        by_cells = tested[name]  # of missing values against all others, if there are any
+        statistic, dof = (old + by_mean * new for new, old in zip(of_means, by_cells.tested, strict=True))
+        added[name] = by_cells._replace(tested=(statistic, dof))
+    return added
 
 
 def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.ndarray) -> Evidence:

@@ -15,7 +15,7 @@ class Pairs(NamedTuple):
 
     counts: (pairs, features, 2, cells, classes + 1); labels: (pairs, 2, classes + 1); rows: (pairs, 2); moments:
     (pairs, features, 2, classes + 1, 5); numeric: (features,) bool; noise: as counts, or None (see `Summaries`);
-    by_mean: (pairs, features) bool, numbers whose cells show nothing, so that means are compared, or None.
+    by_mean: (pairs, features) bool, numbers whose cells show no values, so that means are compared, or None.
     """
 
     counts: np.ndarray

@@ -53,15 +53,15 @@ def in_cells_of_pairs(tables: np.ndarray, summaries: Summaries, clients: np.ndar
 
 
 def in_one_common_cell(summaries: Summaries, clients: np.ndarray) -> np.ndarray:
-    """Return where both clients of a pair have several cells with values, and in common but one: (pairs, features) bool.
+    """Return where clients of a pair have one cell with values in common, as one merged others: (pairs, features) bool.
 
-    Counts then show no difference of the feature. clients: (pairs, 2) indices.
+    Counts then show no difference of values. clients: (pairs, 2) indices.
     """
-    if summaries.counted_in is None or not summaries.counts.shape[-2]:
+    if summaries.counted_in is None or summaries.noise is not None or not summaries.counts.shape[-2]:
         return np.zeros((len(clients), summaries.counts.shape[1]), bool)
-    several = summaries.counts[..., :-1, :].any(-1).sum(-1) > 1
+    merged = (summaries.counted_in != np.arange(summaries.counted_in.shape[-1])).any(-1)
     common = counts_of_pairs(summaries, clients)[..., :-1, :].any((1, 4)).sum(-1)
-    lost: np.ndarray = several[clients].all(1) & (common == 1)
+    lost: np.ndarray = merged[clients].any(1) & (common == 1)
     return lost
 
 
