@@ -7,7 +7,7 @@ import numpy as np
 
 from flows.diagnosis.data_faults import looks_for_shared_rows
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
-from models.diagnosis.client_summaries.common_cells import in_one_common_cell
+from models.diagnosis.client_summaries.common_cells import count_common_cells
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import LEAST_PAIR_ROWS, MOST_FEATURES
 from models.diagnosis.shared_rows import chance_to_find_half
@@ -131,7 +131,7 @@ def _in_one_common_cell(comparison: Comparison, summaries: Summaries, layout: La
     if comparison.of_groups:  # in cells of all
         return []
     clients = np.stack([comparison.pairs.first, comparison.pairs.second], 1)
-    lost = in_one_common_cell(summaries, clients) & ~comparison.missing.merged[clients].any(1)
+    lost = (count_common_cells(summaries, clients) == 1) & ~comparison.missing.merged[clients].any(1)
     entries = list[NotCompared]()
     for feature in np.flatnonzero(lost.any(0)).tolist():
         silos = [comparison.names[i] for i in np.unique(clients[lost[:, feature]])]

@@ -1,7 +1,7 @@
-"""Tests of whether two clients differ in a feature by its means alone: Welch's, where they have one cell in common.
+"""Tests of whether two clients differ in a feature by its means alone: Welch's, where they have few cells in common.
 
-Two clients that merged cells may have one cell left that both count apart, most likely if the feature has moved far. In it
-both have all their rows, so that counts show no difference. Means of every class are reported without cells.
+Two clients that merged cells may have one or two left that both count apart, most likely if the feature has moved far. If
+nearly all their rows are in one, counts show no difference. Means of every class are reported without cells.
 
 Few values of a skewed feature have a low mean and a low deviation at once, and alike clients would seem to differ. So each
 client's deviation counts as at least that of both. A t of ν degrees of freedom is turned into a normal one (Wallace

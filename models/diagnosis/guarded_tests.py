@@ -84,7 +84,7 @@ def count_evidence(pairs: Pairs, least_sweeps: int = 1) -> Evidence:
         "at_even": SizedTest(test.compare_inputs_at_prior(within, even, noise_within), size_within),
     }
     if pairs.by_mean is not None and pairs.by_mean.any():
-        tested |= _by_means(pairs, pairs.by_mean, tested, compared_classes, (mean, even), comparable)
+        tested |= _with_means(pairs, pairs.by_mean, tested, compared_classes, (mean, even), comparable)
     features = pairs.counts.shape[1]
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
     interaction, sweeps = _compare_odds_ratios(differ, within, noise_within, pairs.numeric, size_within, least_sweeps)
@@ -155,7 +155,8 @@ def _variance_of_sum(variances: np.ndarray, with_ranks: np.ndarray, correlation:
 class SizedTest(NamedTuple):
     """A test of pairs, or of features of pairs, and n_A n_B / (n_A + n_B) of the rows it used.
 
-    `focused` tests the same hypothesis by single contrasts. Twice the smaller of the two p-values counts (Bonferroni).
+    `focused` tests the same hypothesis by single contrasts, or by means. Twice the smaller of the two p-values counts
+    (Bonferroni).
     """
 
     tested: test.ChiSquare
@@ -185,7 +186,7 @@ class SizedTest(NamedTuple):
         return np.where(self.focused.p_value < test.p_value(self.tested), respect, whole)
 
 
-def _by_means(
+def _with_means(
     pairs: Pairs,
     by_mean: np.ndarray,
     tested: Mapping[str, SizedTest],
@@ -193,16 +194,23 @@ def _by_means(
     of_classes: tuple[np.ndarray, np.ndarray],
     comparable: np.ndarray,
 ) -> dict[str, SizedTest]:
-    """Return the tests of inputs with those of means added where cells show no values: by_mean, (pairs, features) bool."""
+    """Return the tests of inputs, focused on means where cells are few: by_mean, (pairs, features) bool."""
     counted: np.ndarray = np.any(pairs.counts, axis=-2)
     inputs, *others = compare_means(pairs.moments, counted, compared_classes, of_classes)
-    means = (mask_test(comparable, inputs), *others)
-    added = {}
-    for name, of_means in zip(("bins", "bins_in_classes", "at_mean", "at_even"), means, strict=True):
-        by_cells = tested[name]  # of missing values against all others, if there are any
-        statistic, dof = (old + by_mean * new for new, old in zip(of_means, by_cells.tested, strict=True))
-        added[name] = by_cells._replace(tested=(statistic, dof))
-    return added
+    focused = {}
+    for name, of_means in zip(_OF_INPUTS, (mask_test(comparable, inputs), *others), strict=True):
+        before = tested[name].focused or _unfocused(by_mean.shape)
+        by_means = test.Focused(*of_means, np.ones(by_mean.shape))
+        parts = (np.where(by_mean, new, old) for new, old in zip(by_means, before, strict=True))
+        focused[name] = tested[name]._replace(focused=test.Focused(*parts))
+    return focused
+
+
+_OF_INPUTS = ("bins", "bins_in_classes", "at_mean", "at_even")  # in the order of MeanTests
+
+
+def _unfocused(shape: tuple[int, ...]) -> test.Focused:
+    return test.Focused(np.zeros(shape), np.zeros(shape, np.int64), np.ones(shape))
 
 
 def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.ndarray) -> Evidence:
@@ -237,7 +245,7 @@ def _compare_odds_ratios(
     """Test odds ratios of the pairs that differ, and return the sweeps; the other pairs are not tested."""
     shape, sweeps = within.shape[:2], 0
     whole = np.zeros(shape), np.zeros(shape, np.int64)
-    focused = test.Focused(np.zeros(shape), np.zeros(shape, np.int64), np.ones(shape))
+    focused = _unfocused(shape)
     if differ.any():
         expected, sweeps = test.sweep_margins(within[differ], least_sweeps=least_sweeps)
         results = test.compare_odds_ratios(within[differ], None if noise is None else noise[differ], expected)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, merge_bins
-from models.diagnosis.client_summaries.common_cells import counts_of_pairs, in_one_common_cell, report_means
+from models.diagnosis.client_summaries.common_cells import count_common_cells, counts_of_pairs, report_means
 
 _TOLERANCE = 1e-6  # rows
 
@@ -15,7 +15,7 @@ class Pairs(NamedTuple):
 
     counts: (pairs, features, 2, cells, classes + 1); labels: (pairs, 2, classes + 1); rows: (pairs, 2); moments:
     (pairs, features, 2, classes + 1, 5); numeric: (features,) bool; noise: as counts, or None (see `Summaries`);
-    by_mean: (pairs, features) bool, numbers whose cells show no values, so that means are compared, or None.
+    by_mean: (pairs, features) bool, numbers in FEW_CELLS, so that means are compared too, or None.
     """
 
     counts: np.ndarray
@@ -56,10 +56,13 @@ def build_pairs(
 
 
 def _by_mean(summaries: Summaries, layout: Layout, indices: np.ndarray) -> np.ndarray:
-    by_mean: np.ndarray = (
-        in_one_common_cell(summaries, indices) & report_means(summaries)[indices].all(1) & layout.numeric
-    )
+    few = count_common_cells(summaries, indices) <= FEW_CELLS
+    by_mean: np.ndarray = few & report_means(summaries)[indices].all(1) & layout.numeric
     return by_mean
+
+
+FEW_CELLS = 2
+"""The cells with values, common to two clients that merged others, that show too little of a number that has moved far."""
 
 
 def all_pairs(clients: int) -> tuple[np.ndarray, np.ndarray]:

@@ -52,17 +52,17 @@ def in_cells_of_pairs(tables: np.ndarray, summaries: Summaries, clients: np.ndar
     return count_in(tables, np.repeat(common[:, None], clients.shape[1], 1))
 
 
-def in_one_common_cell(summaries: Summaries, clients: np.ndarray) -> np.ndarray:
-    """Return where clients of a pair have one cell with values in common, as one merged others: (pairs, features) bool.
+def count_common_cells(summaries: Summaries, clients: np.ndarray) -> np.ndarray:
+    """Return how many cells with values the clients of each pair have alike: (pairs, features).
 
-    Counts then show no difference of values. clients: (pairs, 2) indices.
+    If neither merged cells, and under noise, all cells count, also empty ones. clients: (pairs, 2) indices.
     """
-    if summaries.counted_in is None or summaries.noise is not None or not summaries.counts.shape[-2]:
-        return np.zeros((len(clients), summaries.counts.shape[1]), bool)
-    merged = (summaries.counted_in != np.arange(summaries.counted_in.shape[-1])).any(-1)
+    features, cells = summaries.counts.shape[1:3]
+    if summaries.counted_in is None or summaries.noise is not None or not cells:
+        return np.full((len(clients), features), cells)
+    merged = (summaries.counted_in != np.arange(cells)).any(-1)
     common = counts_of_pairs(summaries, clients)[..., :-1, :].any((1, 4)).sum(-1)
-    lost: np.ndarray = merged[clients].any(1) & (common == 1)
-    return lost
+    return np.where(merged[clients].any(1), common, cells)
 
 
 def report_means(summaries: Summaries) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Means of a feature are compared where two clients have one cell in common, and only there."""
+"""Means of a feature are compared where two clients have one or two cells in common, and only there."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from scipy import stats
 
 from models.diagnosis.chi_square import p_value
 from models.diagnosis.client_summaries.client_summary import Layout, concatenate_summaries, summarize
-from models.diagnosis.client_summaries.common_cells import count_in, in_one_common_cell
+from models.diagnosis.client_summaries.common_cells import count_common_cells, count_in
 from models.diagnosis.compare_means import compare_means
 from models.diagnosis.diagnose_pairs import diagnose_pairs
 from models.diagnosis.guarded_tests import count_evidence
@@ -42,16 +42,26 @@ def compared(summaries):
 @pytest.mark.parametrize("shift", [-1.0, 0.5, 1.0, 1.5])
 def test_a_number_that_moved_is_named_though_the_two_have_one_cell_in_common(shift):
     summaries = pair(3, shift)
-    assert in_one_common_cell(summaries, BOTH).tolist() == [[True, False]]
+    assert (count_common_cells(summaries, BOTH) == 1).tolist() == [[True, False]]
     found = compared(summaries)
     assert found.verdicts.types[0].tolist() == [True, False, False]
     assert found.parts[0].argmax() == 0
     assert found.parts[0, 0] > 0.3 * abs(shift)
 
 
-def test_cells_are_compared_where_two_are_common_and_nothing_changes():
-    summaries = pair(3, 1.0, second=(11, 19, 31))
-    assert not in_one_common_cell(summaries, BOTH).any()
+def test_a_number_that_moved_is_named_though_nearly_all_rows_are_in_one_of_two_cells():
+    silos = [client([3, 0], 0.0, (28, 31)), client([3, 1], 0.5, (11, 28, 31))]
+    summaries = concatenate_summaries(silos)
+    assert count_common_cells(summaries, BOTH)[0, 0] == 2
+    found = compared(summaries)
+    assert found.verdicts.types[0].tolist() == [True, False, False]
+    without = count_evidence(build_pairs(summaries, LAYOUT, ONE, ONE + 1)._replace(by_mean=None))
+    assert not without.bins_in_classes.any()
+
+
+def test_where_three_cells_are_common_nothing_changes():
+    summaries = concatenate_summaries([client([3, 0], 0.0, (11, 19, 31)), client([3, 1], 1.0, (11, 19, 25, 31))])
+    assert count_common_cells(summaries, BOTH)[0, 0] == 3
     built = build_pairs(summaries, LAYOUT, ONE, ONE + 1)
     found, without = count_evidence(built), count_evidence(built._replace(by_mean=None))
     for name, chance in found.chances.items():
@@ -60,19 +70,20 @@ def test_cells_are_compared_where_two_are_common_and_nothing_changes():
 
 def test_a_client_that_has_one_cell_itself_is_compared_too():
     summaries = pair(3, 1.5, second=(31,))
-    assert in_one_common_cell(summaries, BOTH).tolist() == [[True, False]]
+    assert (count_common_cells(summaries, BOTH) == 1).tolist() == [[True, False]]
     assert compared(summaries).verdicts.types[0].tolist() == [True, False, False]
 
 
-def test_a_feature_with_one_occupied_cell_that_no_client_merged_is_not_of_this_kind():
+def test_where_no_client_merged_cells_all_of_them_count():
     summaries = pair(3, 1.0)
     cells = np.tile(np.arange(LAYOUT.cells), (2, 2, 1))
-    assert not in_one_common_cell(replace(summaries, counted_in=cells), BOTH).any()
+    assert (count_common_cells(replace(summaries, counted_in=cells), BOTH) == LAYOUT.cells).all()
 
 
 def test_under_noise_no_means_are_compared():
     summaries = pair(3, 1.0)
-    assert not in_one_common_cell(replace(summaries, noise=np.ones_like(summaries.counts)), BOTH).any()
+    noisy = replace(summaries, noise=np.ones_like(summaries.counts))
+    assert (count_common_cells(noisy, BOTH) == LAYOUT.cells).all()
 
 
 def test_missing_values_are_still_compared_where_values_have_one_cell():
@@ -82,7 +93,7 @@ def test_missing_values_are_still_compared_where_values_have_one_cell():
     counts[1, 0, -1] = np.round(counts[1, 0, :-1].sum(0) / 3)
     counts[1, 0, :-1] *= 2 / 3
     summaries = replace(summaries, counts=counts)
-    assert in_one_common_cell(summaries, BOTH).tolist() == [[True, False]]
+    assert (count_common_cells(summaries, BOTH) == 1).tolist() == [[True, False]]
     assert compared(summaries).verdicts.types[0].tolist() == [True, False, False]
 
 
@@ -90,7 +101,7 @@ def test_without_means_nothing_is_compared():
     summaries = pair(3, 1.5)
     summaries.moments[1, 0, 0] = np.nan
     found = compared(summaries)
-    assert in_one_common_cell(summaries, BOTH).tolist() == [[True, False]]
+    assert (count_common_cells(summaries, BOTH) == 1).tolist() == [[True, False]]
     assert not found.verdicts.types.any()
 
 
