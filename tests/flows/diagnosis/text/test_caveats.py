@@ -482,6 +482,16 @@ def test_each_step_names_what_its_sentence_names_at_the_silos_that_differ_in_it(
     ]
 
 
+def test_the_step_also_names_what_differs_and_has_no_room_in_the_sentence(a_report, a_pair, a_line):
+    """Four columns differ clearly, and a fifth one may."""
+    names = ["wind", "sun", "rain", "month", "hour"]
+    changes = [{"what": "spread", "name": name, "first": 3.0, "second": 9.0, "difference": -6.0} for name in names[:4]]
+    ranked = {"input_features": names, "changes": {"feature": changes}}
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [a_line((0, 1), 1, ranked, feature=1)])
+    assert "month" not in sentences(report)[0]
+    assert next_steps(report)[0].startswith("Check at a and b why wind, sun, rain and month differ: ")
+
+
 def test_rows_of_units_are_said_to_be_worth_fewer(a_report, a_pair, a_line):
     rest = [{"client": name} | a_pair(name, "", rows=[size, 9000]) for name, size in (("a", 54), ("b", 112))]
     report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], rest=rest, unit="patient")
