@@ -168,6 +168,12 @@ class SizedTest(NamedTuple):
         return (self.p_value * num_hypotheses < ALPHA) & (self.effect >= LEAST_EFFECT)
 
     @property
+    def is_tested(self) -> np.ndarray:
+        """Return whether anything was tested."""
+        tested: np.ndarray = self.tested[1] > 0
+        return tested if self.focused is None else tested | (self.focused.dof > 0)
+
+    @property
     def p_value(self) -> np.ndarray:
         """Return the p-value: twice the smaller one if single contrasts were tested, too."""
         whole = test.p_value(self.tested)
@@ -227,7 +233,7 @@ def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.n
         _misfit(tested["classes_in_bins"].tested),
         {name: entry.p_value for name, entry in tested.items()},
         {name: entry.effect for name, entry in tested.items()},
-        np.any(tested["bins_in_classes"].tested[1] > 0, axis=-1),
+        np.any(tested["bins_in_classes"].is_tested, axis=-1),
         covered,
         np.full(len(covered), np.nan),
         np.zeros(len(covered), np.int64),

@@ -97,6 +97,15 @@ def test_missing_values_are_still_compared_where_values_have_one_cell():
     assert compared(summaries).verdicts.types[0].tolist() == [True, False, False]
 
 
+def test_a_pair_with_one_cell_of_every_feature_is_compared_and_its_classes_too():
+    summaries = pair(3, 0.0)
+    one_cell = np.where(np.arange(LAYOUT.cells) < 32, 31, 32)
+    cells = np.tile(one_cell, (2, 2, 1))
+    summaries = replace(summaries, counts=count_in(summaries.counts, cells), counted_in=cells)
+    verdicts = compared(summaries).verdicts
+    assert not np.concatenate([verdicts.types[0], verdicts.undetermined, verdicts.margins_only]).any()
+
+
 def test_without_means_nothing_is_compared():
     summaries = pair(3, 1.5)
     summaries.moments[1, 0, 0] = np.nan
