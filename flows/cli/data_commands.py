@@ -298,7 +298,8 @@ def print_data_diff(answer: "VersionDiff", console: "PlainConsole") -> None:
         console.print("no silo differs.")
         return
     table = console.table("silo", "change", "domain", "train", "valid.", "test", "labels", "mean")
-    for silo in answer["silos"][:_MAX_LISTED]:
+    shown = answer["silos"][:_MAX_LISTED]
+    for silo in shown:
         sides = zip(_side_cells(silo["before"]), _side_cells(silo["after"]), strict=True)
         cells = [before if before == after else f"{before} → {after}" for before, after in sides]
         table.add_row(f"{silo['name']}/{silo['client']}", silo["change"], *cells)
@@ -307,6 +308,8 @@ def print_data_diff(answer: "VersionDiff", console: "PlainConsole") -> None:
     if is_sample:
         console.print(f"{len(answer['silos']):,} of {differ:,} silos that differ:")
     console.print(table)
+    if any("·" in cells[-2] for silo in shown for cells in map(_side_cells, (silo["before"], silo["after"]))):
+        console.print(f"labels: {WITHHELD}")
     _print_more(len(answer["silos"]), "silos", console)
     if is_sample:
         for each in answer["partitions"]:
@@ -413,6 +416,10 @@ def print_data_ledger(answer: "LedgersResult", console: "PlainConsole") -> None:
         text = f"{line['when'].replace('T', ' ').replace('Z', '')}  {line['by']}  {asked}: {line['answer']}{rows}{cost}"
         console.print(text)
     console.print(f"owner's file  {answer['policy']}")
+
+
+WITHHELD = "· is of no rows, or too few to be reported"
+"""What the dot of `share_bars` means."""
 
 
 def share_bars(shares: dict[str, float | None]) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flows.cli.command_session import Json, Overrides, Session, Timings
-from flows.cli.data_commands import SPLITS, share_bars
+from flows.cli.data_commands import SPLITS, WITHHELD, share_bars
 from flows.cli.training_commands import LOOK_CLOSER
 from silos.errors import UserError
 
@@ -50,10 +50,9 @@ def print_show(overview: "ShownOverview", console: "PlainConsole") -> None:
         console.print(f"classes         {', '.join(overview['classes'][:30])}")
     _print_spreads(overview, console)
     if overview["reported"]:
-        withheld = any(None in client["label_shares"].values() for client in overview["clients"])
-        console.print(
-            f"labels          as silos report them of training rows{'; · is of too few rows to be reported' * withheld}"
-        )
+        printed = [*overview["clients"][:_MAX_CLIENTS], *(overview["laws"] if is_sample else [])]
+        withheld = any(None in each["label_shares"].values() for each in printed)
+        console.print(f"labels          as silos report them of training rows{f'; {WITHHELD}' if withheld else ''}")
     if overview["refused"]:
         more = len(overview["refused"]) - 1
         likewise = f" (and {more:,} more silo{'s' * (more > 1)})" if more else ""

@@ -7,6 +7,7 @@ import numpy as np
 
 from flows.diagnosis.data_faults import looks_for_shared_rows
 from models.diagnosis.client_summaries.client_summary import Layout, Summaries
+from models.diagnosis.client_summaries.common_cells import count_common_cells
 from models.diagnosis.client_summaries.query import Query
 from models.diagnosis.client_summaries.rank_correlations import LEAST_PAIR_ROWS, MOST_FEATURES
 from models.diagnosis.shared_rows import chance_to_find_half
@@ -39,6 +40,7 @@ def not_compared(
     return [
         *(_pooled_targets if layout.targets else _rare_classes)(summaries, clients, least),
         *_features(comparison, layout),
+        *_in_one_common_cell(comparison, summaries, layout),
         *_far_values(feature_pairs, query, clients),
         *_feature_pairs(comparison, query, summaries, feature_pairs, by_unit),
         *_shared_rows(comparison, query, summaries, persons, by_unit),
@@ -122,6 +124,19 @@ def _features(comparison: Comparison, layout: Layout) -> list[NotCompared]:
             entries.append(_entry("feature", why, [layout.names[feature]], silos))
     crowded = [layout.names[i] for i in np.flatnonzero(missing.crowded)]
     return [*entries, *([_entry("feature", "nearly all values in one or two bins", crowded)] if crowded else [])]
+
+
+def _in_one_common_cell(comparison: Comparison, summaries: Summaries, layout: Layout) -> list[NotCompared]:
+    """List features with one cell in common, by all silos of such pairs; silos that have one cell are listed already."""
+    if comparison.of_groups:  # in cells of all
+        return []
+    clients = np.stack([comparison.pairs.first, comparison.pairs.second], 1)
+    lost = (count_common_cells(summaries, clients) == 1) & ~comparison.missing.merged[clients].any(1)
+    entries = list[NotCompared]()
+    for feature in np.flatnonzero(lost.any(0)).tolist():
+        silos = [comparison.names[i] for i in np.unique(clients[lost[:, feature]])]
+        entries.append(_entry("feature", "one cell in common", [layout.names[feature]], silos))
+    return entries
 
 
 def _far_values(feature_pairs: FeaturePairs | None, query: Query, clients: tuple[str, ...]) -> list[NotCompared]:

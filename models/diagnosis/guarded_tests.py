@@ -13,6 +13,7 @@ import numpy as np
 
 from models.diagnosis import chi_square as test
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, divide_or_zero
+from models.diagnosis.compare_means import compare_means
 from models.diagnosis.merged_tables import Pairs
 
 from .shift_words import ShiftType
@@ -82,6 +83,8 @@ def count_evidence(pairs: Pairs, least_sweeps: int = 1) -> Evidence:
         "at_mean": SizedTest(test.compare_inputs_at_prior(within, mean, noise_within), size_within),
         "at_even": SizedTest(test.compare_inputs_at_prior(within, even, noise_within), size_within),
     }
+    if pairs.by_mean is not None and pairs.by_mean.any():
+        tested |= _with_means(pairs, pairs.by_mean, tested, compared_classes, (mean, even), comparable)
     features = pairs.counts.shape[1]
     differ = tested["labels"].rejected(1) | tested["bins_in_classes"].rejected(features).any(-1)
     interaction, sweeps = _compare_odds_ratios(differ, within, noise_within, pairs.numeric, size_within, least_sweeps)
@@ -152,7 +155,8 @@ def _variance_of_sum(variances: np.ndarray, with_ranks: np.ndarray, correlation:
 class SizedTest(NamedTuple):
     """A test of pairs, or of features of pairs, and n_A n_B / (n_A + n_B) of the rows it used.
 
-    `focused` tests the same hypothesis by single contrasts. Twice the smaller of the two p-values counts (Bonferroni).
+    `focused` tests the same hypothesis by single contrasts, or by means. Twice the smaller of the two p-values counts
+    (Bonferroni).
     """
 
     tested: test.ChiSquare
@@ -162,6 +166,12 @@ class SizedTest(NamedTuple):
     def rejected(self, num_hypotheses: int) -> np.ndarray:
         """Return whether the hypothesis, one of `num_hypotheses`, is rejected and the effect is not small."""
         return (self.p_value * num_hypotheses < ALPHA) & (self.effect >= LEAST_EFFECT)
+
+    @property
+    def is_tested(self) -> np.ndarray:
+        """Return whether anything was tested."""
+        tested: np.ndarray = self.tested[1] > 0
+        return tested if self.focused is None else tested | (self.focused.dof > 0)
 
     @property
     def p_value(self) -> np.ndarray:
@@ -182,6 +192,33 @@ class SizedTest(NamedTuple):
         return np.where(self.focused.p_value < test.p_value(self.tested), respect, whole)
 
 
+def _with_means(
+    pairs: Pairs,
+    by_mean: np.ndarray,
+    tested: Mapping[str, SizedTest],
+    compared_classes: np.ndarray,
+    of_classes: tuple[np.ndarray, np.ndarray],
+    comparable: np.ndarray,
+) -> dict[str, SizedTest]:
+    """Return the tests of inputs, focused on means where cells are few: by_mean, (pairs, features) bool."""
+    counted: np.ndarray = np.any(pairs.counts, axis=-2)
+    inputs, *others = compare_means(pairs.moments, counted, compared_classes, of_classes)
+    focused = {}
+    for name, of_means in zip(_OF_INPUTS, (mask_test(comparable, inputs), *others), strict=True):
+        before = tested[name].focused or _unfocused(by_mean.shape)
+        by_means = test.Focused(*of_means, np.ones(by_mean.shape))
+        parts = (np.where(by_mean, new, old) for new, old in zip(by_means, before, strict=True))
+        focused[name] = tested[name]._replace(focused=test.Focused(*parts))
+    return focused
+
+
+_OF_INPUTS = ("bins", "bins_in_classes", "at_mean", "at_even")  # in the order of MeanTests
+
+
+def _unfocused(shape: tuple[int, ...]) -> test.Focused:
+    return test.Focused(np.zeros(shape), np.zeros(shape, np.int64), np.ones(shape))
+
+
 def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.ndarray) -> Evidence:
     """Build evidence from tests by the names of its fields, and `at_mean` and `at_even`: P(X) at two priors."""
     rejected = {name: entry.rejected(1 if name == "labels" else features) for name, entry in tested.items()}
@@ -196,7 +233,7 @@ def build_evidence(tested: Mapping[str, SizedTest], features: int, covered: np.n
         _misfit(tested["classes_in_bins"].tested),
         {name: entry.p_value for name, entry in tested.items()},
         {name: entry.effect for name, entry in tested.items()},
-        np.any(tested["bins_in_classes"].tested[1] > 0, axis=-1),
+        np.any(tested["bins_in_classes"].is_tested, axis=-1),
         covered,
         np.full(len(covered), np.nan),
         np.zeros(len(covered), np.int64),
@@ -214,7 +251,7 @@ def _compare_odds_ratios(
     """Test odds ratios of the pairs that differ, and return the sweeps; the other pairs are not tested."""
     shape, sweeps = within.shape[:2], 0
     whole = np.zeros(shape), np.zeros(shape, np.int64)
-    focused = test.Focused(np.zeros(shape), np.zeros(shape, np.int64), np.ones(shape))
+    focused = _unfocused(shape)
     if differ.any():
         expected, sweeps = test.sweep_margins(within[differ], least_sweeps=least_sweeps)
         results = test.compare_odds_ratios(within[differ], None if noise is None else noise[differ], expected)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.diagnosis.client_summaries.client_summary import LEAST_ROWS, Layout, Summaries, divide_or_zero, merge_bins
-from models.diagnosis.client_summaries.common_cells import counts_of_pairs
+from models.diagnosis.client_summaries.common_cells import count_common_cells, counts_of_pairs, report_means
 
 _TOLERANCE = 1e-6  # rows
 
@@ -14,7 +14,8 @@ class Pairs(NamedTuple):
     """Pairs of clients; each array has a leading pair axis, and client A of a pair comes first.
 
     counts: (pairs, features, 2, cells, classes + 1); labels: (pairs, 2, classes + 1); rows: (pairs, 2); moments:
-    (pairs, features, 2, classes + 1, 5); numeric: (features,) bool; noise: as counts, or None (see `Summaries`).
+    (pairs, features, 2, classes + 1, 5); numeric: (features,) bool; noise: as counts, or None (see `Summaries`);
+    by_mean: (pairs, features) bool, numbers in FEW_CELLS, so that means are compared too, or None.
     """
 
     counts: np.ndarray
@@ -23,6 +24,7 @@ class Pairs(NamedTuple):
     moments: np.ndarray
     numeric: np.ndarray
     noise: np.ndarray | None = None
+    by_mean: np.ndarray | None = None
 
 
 def build_pairs(
@@ -49,7 +51,18 @@ def build_pairs(
         np.moveaxis(summaries.moments[indices], 1, 2),
         layout.numeric,
         None if summaries.noise is None else tables[..., columns:],
+        None if summaries.counted_in is None else _by_mean(summaries, layout, indices),
     )
+
+
+def _by_mean(summaries: Summaries, layout: Layout, indices: np.ndarray) -> np.ndarray:
+    few = count_common_cells(summaries, indices) <= FEW_CELLS
+    by_mean: np.ndarray = few & report_means(summaries)[indices].all(1) & layout.numeric
+    return by_mean
+
+
+FEW_CELLS = 2
+"""The cells with values, common to two clients that merged others, that show too little of a number that has moved far."""
 
 
 def all_pairs(clients: int) -> tuple[np.ndarray, np.ndarray]:

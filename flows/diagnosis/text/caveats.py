@@ -121,8 +121,8 @@ def of_gaps(report: DiagnosisFacts) -> list[str]:
         ),
         (
             gaps["merged"],
-            f"{{feature}} was not compared at {{silos}}: too few different rows of a {label} for two cells (least_cell in "
-            "owner.yaml).",
+            f"{{feature}} was compared at {{silos}} by its mean at most: too few different rows of a {label} for two cells "
+            "(least_cell in owner.yaml).",
         ),
     ):
         affected = list(silos_of.items())
@@ -154,6 +154,16 @@ def _of_what_was_not_compared(report: SiloFacts) -> list[str]:
             f'Label "{report["classes"][entry["names"][0]]}" was compared at {listed(entry["silos"])} by its share alone: '
             "with its few rows, cells would merge those of other labels (least_cell in owner.yaml)."
         )
+    in_one_cell = [entry for entry in entries if entry["why"] == "one cell in common"]
+    for pair in in_one_cell[:_MAX_FEATURES]:
+        where = "Between" if len(pair["silos"]) == 2 else "In some pairs of"
+        lines.append(
+            f"{where} {listed(pair['silos'])} {pair['names'][0]} was compared by its mean at most: the two have one cell in "
+            "common (least_cell in owner.yaml)."
+        )
+    if len(in_one_cell) > _MAX_FEATURES:
+        more = counted(len(in_one_cell) - _MAX_FEATURES, "more feature")
+        lines.append(f"The same holds for {more}, which report.json names.")
     option = " (to be listed under data.source.na_values)" if report["label"] else ""  # only a table has texts
     for far in [entry for entry in entries if entry["what"] == "values" and "rows" in entry][:_MAX_FEATURES]:
         rows = sum(sum(below_and_above) for below_and_above in far["rows"].values())

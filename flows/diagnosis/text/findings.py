@@ -18,6 +18,7 @@ from flows.diagnosis.text.clauses import (
 from flows.diagnosis.text.phrases import (
     capital,
     change_phrases,
+    described_changes,
     group_name,
     joined,
     listed,
@@ -56,7 +57,7 @@ class Finding:
         text: The sentence.
         sides: What differs, by the name in the text: the number of silos. The first side is the one that is described.
         kinds: The types that the sentence names and the data can show.
-        inputs: The features whose inputs the sentence says to differ.
+        inputs: The features whose inputs the sentence says to differ, then those for which it has no room.
         units: Those of them that seem to have another unit.
         odd: The silos of the first side if it is the one to check; otherwise the sides of all findings decide.
         threshold: Whether another threshold of the label is named or possible.
@@ -180,6 +181,8 @@ def _causes(
     units = [change["name"] for change in changes.get("feature", ()) if "factor" in change and change["name"] in inputs]
     moved = "concept" in kinds and any(change["what"] == "label" for change in changes.get("concept", ()))
     hedged = "label" in kinds and evidence is not None and bool(evidence.get("label_or_concept"))
+    more = described_changes(changes.get("feature", ()))[MAX_FEATURES:] if inputs else []
+    inputs = [*dict.fromkeys([*inputs, *(change["name"] for change in more)])]
     return {"inputs": tuple(inputs), "units": tuple(units), "threshold": moved or hedged}
 
 

@@ -52,6 +52,26 @@ def in_cells_of_pairs(tables: np.ndarray, summaries: Summaries, clients: np.ndar
     return count_in(tables, np.repeat(common[:, None], clients.shape[1], 1))
 
 
+def count_common_cells(summaries: Summaries, clients: np.ndarray) -> np.ndarray:
+    """Return how many cells with values the clients of each pair have alike: (pairs, features).
+
+    If neither merged cells, and under noise, all cells count, also empty ones. clients: (pairs, 2) indices.
+    """
+    features, cells = summaries.counts.shape[1:3]
+    if summaries.counted_in is None or summaries.noise is not None or not cells:
+        return np.full((len(clients), features), cells)
+    merged = (summaries.counted_in != np.arange(cells)).any(-1)
+    common = counts_of_pairs(summaries, clients)[..., :-1, :].any((1, 4)).sum(-1)
+    return np.where(merged[clients].any(1), common, cells)
+
+
+def report_means(summaries: Summaries) -> np.ndarray:
+    """Return the features of which a client reports the mean of each class that it counts: (clients, features) bool."""
+    counted, known = summaries.counts.any(2), np.isfinite(summaries.moments[..., :3]).all(-1)
+    reported: np.ndarray = counted.any(-1) & (known | ~counted).all(-1)
+    return reported
+
+
 def in_common_cells(summaries: Summaries) -> Summaries:
     """Return the clients with counts in the cells that all have alike, so that their counts may be added.
 

@@ -1000,6 +1000,22 @@ def test_how_many_silos_of_how_many_are_described_is_said_above_them():
     assert every == lines[1:-1]
 
 
+def test_a_dot_in_place_of_a_share_of_a_label_is_explained_wherever_it_is_printed():
+    legend = "· is of no rows, or too few to be reported"
+    show, diff = SAMPLES["show"][0], SAMPLES["data_diff"][0]
+    withheld = {"label_shares": {EVIL: None, "b": 1.0}}
+    shown = [
+        ("show", show | {"clients": [show["clients"][0] | withheld]}),
+        ("show", show | {"laws": [show["laws"][0] | withheld]}),
+        ("data_diff", diff | {"silos": [diff["silos"][0] | {"after": SIDE | withheld}]}),
+    ]
+    for name, sample in shown:
+        lines = " ".join(printed(name, sample))
+        assert "·█" in lines
+        assert legend in lines
+    assert legend not in " ".join(printed("show", show) + printed("data_diff", diff))
+
+
 def test_a_mean_over_columns_of_several_units_is_not_shown() -> None:
     for mixed in (True, False):
         out = io.StringIO()

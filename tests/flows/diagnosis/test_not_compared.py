@@ -216,3 +216,36 @@ def test_a_rare_class_takes_no_cells_of_the_others_and_is_named(world):
     assert [(entry["names"], entry["silos"]) for entry in entries(found, "class in cells")] == [([2], ["a", "b"])]
     assert any(note.startswith('Label "2" was compared at a and b by its share alone') for note in found["notes"])
     assert not entries(found, "feature", "two cells")
+
+
+def test_a_number_that_moved_so_far_that_one_cell_is_common_is_compared_by_its_mean_and_named(world):
+    """Two deviations, in a regression of silos of 300 and 1,000 rows: in the common cell both have all rows."""
+    silos = {}
+    for at, (name, count) in enumerate((("a", 300), ("b", 1000))):
+        rng = np.random.default_rng([0, at])
+        x = rng.normal(100, 15, size=(count, 3))
+        silos[name] = x, x[:, 1] / 15 + rng.normal(size=count)
+        x[:, 0] += 30 * at
+    found = diagnosed(world, silos, task="regression")
+    assert found["pairs"][0]["types"] == ["feature"]
+    assert next(iter(found["pairs"][0]["features"])) == "x0"
+    assert found["sentences"][0].startswith("a differs from b: x0 is lower by 32 (2.1 standard deviations")
+    assert [(entry["names"], entry["silos"]) for entry in entries(found, "feature", "one cell")] == [
+        (["x0"], ["a", "b"])
+    ]
+    assert any(note.startswith("Between a and b x0 was compared by its mean at most") for note in found["notes"])
+    assert any(note.startswith("x1 was compared at a by its mean at most: too few") for note in found["notes"])
+
+
+def test_a_number_that_moved_by_which_a_silo_has_one_cell_is_named_and_no_rule_in_its_place(world):
+    """The target follows the moved number, so that its groups differ, and so do other numbers within groups."""
+    silos = {}
+    for at, (name, count) in enumerate((("a", 300), ("b", 1000))):
+        rng = np.random.default_rng([2, at])
+        x = rng.normal(size=(count, 3))
+        x[:, 0] += 2 * at
+        silos[name] = x, 0.7 * x[:, 0] + x[:, 1] + 0.5 * x[:, 2] + rng.normal(size=count)
+    found = diagnosed(world, silos, task="regression")
+    assert "x0" in found["gaps"]["merged"]
+    assert found["pairs"][0]["types"] == ["feature", "label"]
+    assert next(iter(found["pairs"][0]["features"])) == "x0"

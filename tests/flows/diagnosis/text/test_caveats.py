@@ -111,6 +111,17 @@ def test_a_class_in_no_cell_is_said_to_be_compared_by_its_share(a_report, a_pair
     ]
 
 
+def test_silos_with_one_cell_of_a_feature_in_common_are_named(a_report, a_pair, a_line):
+    one_cell = {"what": "feature", "why": "one cell in common", "names": ["age"]}
+    entries = [one_cell | {"silos": ["a", "b"]}, one_cell | {"silos": ["a", "b", "c"], "names": ["crp"]}]
+    why = "compared by its mean at most: the two have one cell in common (least_cell in owner.yaml)."
+    report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=entries)
+    assert limits(report) == [f"Between a and b age was {why}", f"In some pairs of a, b and c crp was {why}"]
+    assert limits(report | {"not_compared": entries * 3})[-1] == (
+        "The same holds for 3 more features, which report.json names."
+    )
+
+
 def test_rows_of_a_rare_class_are_said_to_be_too_few_to_be_counted(a_report, a_pair, a_line):
     entry = {"what": "class", "why": "fewer than 10 different rows", "names": [1], "silos": ["a"]}
     report = a_report([["a", "b"]], [a_pair("a", "b")], [a_line((0, 0), 1)], not_compared=[entry])
@@ -272,8 +283,8 @@ def test_features_without_values_or_withheld_are_named_with_their_silos(a_report
         "dose was not compared at a and b: fewer than 10 different rows of a label have a value.",
     ]
     assert found[5] == (
-        "ward was not compared at north and west: too few different rows of a label for two cells (least_cell in "
-        "owner.yaml)."
+        "ward was compared at north and west by its mean at most: too few different rows of a label for two cells "
+        "(least_cell in owner.yaml)."
     )
     assert found[6].startswith("Differences within age cannot be seen: nearly all values lie in one or two of 32 bins")
     report["query"] |= {"targets": [0.0]}
@@ -469,6 +480,16 @@ def test_each_step_names_what_its_sentence_names_at_the_silos_that_differ_in_it(
         "Check at d why turbine differs: other cases (case mix), or another way of measuring.",
         "Check at e why wind differs: other cases (case mix), or another way of measuring.",
     ]
+
+
+def test_the_step_also_names_what_differs_and_has_no_room_in_the_sentence(a_report, a_pair, a_line):
+    """Four columns differ clearly, and a fifth one may."""
+    names = ["wind", "sun", "rain", "month", "hour"]
+    changes = [{"what": "spread", "name": name, "first": 3.0, "second": 9.0, "difference": -6.0} for name in names[:4]]
+    ranked = {"input_features": names, "changes": {"feature": changes}}
+    report = a_report([["a"], ["b"]], [a_pair("a", "b", "feature")], [a_line((0, 1), 1, ranked, feature=1)])
+    assert "month" not in sentences(report)[0]
+    assert next_steps(report)[0].startswith("Check at a and b why wind, sun, rain and month differ: ")
 
 
 def test_rows_of_units_are_said_to_be_worth_fewer(a_report, a_pair, a_line):
