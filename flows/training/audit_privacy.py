@@ -133,7 +133,7 @@ def _judge(
     mu, guesses = MeasuredMu.of(scores, inside), Guesses.of(scores, inside)
     faults: dict[Fault, bool] = {
         "noise": noise[weakest] < 1 - _Z / math.sqrt(2 * sizes[weakest] * rounds),
-        "related noise": of_sum > deviation * (1 + _Z / math.sqrt(2 * numbers)),
+        "related noise": abs(of_sum - deviation) > deviation * _Z / math.sqrt(2 * numbers),
         "canaries": mu.exceeds(claimed),
     }
     return {

@@ -156,7 +156,7 @@ class RevealedPrivacy(TypedDict):
     """The deviation of the noise that was added, over the claimed one."""
     weakest: WeakestNoise
     noise_of_sum: float
-    """That of its sum over rounds, which is larger if rounds have related noise."""
+    """That of its sum over rounds, which is larger or smaller if rounds have related noise."""
     mu: float
     """The distance between scores of canaries inside and outside, in deviations."""
     mu_error: float

@@ -144,6 +144,16 @@ def _the_same_noise_in_each_round(monkeypatch):
     monkeypatch.setattr(train_with_noise, "draw_noise", same)
 
 
+def _noise_that_the_next_round_takes_back(monkeypatch):
+    draw, drawn = train_with_noise.draw_noise, []
+
+    def alternate(*args):
+        drawn.append(draw(*args) if len(drawn) % 2 == 0 else {name: -own for name, own in drawn[-1].items()})
+        return {name: own.clone() for name, own in drawn[-1].items()}
+
+    monkeypatch.setattr(train_with_noise, "draw_noise", alternate)
+
+
 def _no_clipping(monkeypatch):
     monkeypatch.setattr(_Clipping, "_scale", lambda _, squares, shares: torch.ones_like(squares) * shares)
 
@@ -159,6 +169,7 @@ FAULTS = {
     _no_noise: "noise",
     _no_noise_on_the_biases: "noise",
     _the_same_noise_in_each_round: "related noise",
+    _noise_that_the_next_round_takes_back: "related noise",
     _no_clipping: "canaries",
     _noise_of_one_round_for_all: "noise",
 }
