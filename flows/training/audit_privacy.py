@@ -1,6 +1,7 @@
 """Audit private training: train on a copy of the silos, with canaries in one of them, and bound what answers reveal."""
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -201,7 +202,8 @@ def _copy(
         Clients.concatenate(clients), [*manifest.classes], task=manifest.task, features=manifest.features
     )
     write_partition(scratch / "data", data, partition)
-    whole = Silos.open(scratch / "data", "audit")
+    # rows are cached by their version, and the folder is that of an audit before
+    whole = Silos.open(scratch / "data", f"audit {secrets.token_hex(8)}")
     return _Copy(whole.select(names), whole.select([aside]), inside, audited, len(own.y))
 
 

@@ -64,6 +64,14 @@ def test_right_training_shows_about_what_it_claims(network, audit):
     }
 
 
+def test_an_audit_reads_no_row_of_the_one_before(audit):
+    """Once, the rows of the first audit of a process were those of all others, too."""
+    audit("model.hidden=[]", canaries=20)
+    found = audit("model.hidden=[]", canaries=200, seed=1)
+    assert (found["canaries"], found["faults"]) == (200, [])
+    assert 0.5 < found["mu"] < 1.3
+
+
 def test_local_epochs_are_audited_as_rounds(audit):
     found = audit("training.epochs=3", canaries=20)
     assert (found["rounds"], found["faults"]) == (30, [])
