@@ -352,6 +352,7 @@ def test_the_same_rows_are_asked_under_another_column_or_name(noise, deal):
 
 def test_the_same_rows_are_asked_under_another_name_in_a_store_of_its_own(deal):
     assert deal(HOSPITAL) == {}
+    deal.policy.write_text(f"data: {{source: {{kind: npz, path: moved.npz}}}}\n{deal.policy.read_text()}")
     assert TAKEN in deal(HOSPITAL, "data.name=other")
 
 
