@@ -1,5 +1,6 @@
 """What a round counts."""
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +13,7 @@ from models.client_model import Model
 from models.server_state import ClientStateRefs
 from silos.client_store import ClientStore
 from silos.cohort import Cohort, Silos
-from tasks.execution.steps import step
+from tasks.execution.steps import ByClient, step
 from tasks.execution.task_runner import Broadcast
 from tasks.messages.message_policy import Message
 from tasks.messages.round_messages import Update
@@ -42,8 +43,17 @@ SEEN: list[tuple[Cohort, dict[str, Any]]] = []
 
 
 @step
-def looks(cohort: Cohort, model: Any, private: Any, device: str, **given: Any) -> list[Message]:
-    SEEN.append((cohort, given))
+def looks(
+    cohort: Cohort,
+    model: Any,
+    private: Any,
+    device: str,
+    shares: ByClient[str] | None = None,
+    sections: Sequence[tuple[ClientStore, ByClient[str]]] = (),
+    by_pool: ByClient[int] | None = None,
+    **given: Any,
+) -> list[Message]:
+    SEEN.append((cohort, {**given, "shares": shares, "sections": sections, "by_pool": by_pool}))
     return [Message(cohort.clients)]
 
 
@@ -56,7 +66,7 @@ def given(round: RoundContext, silos: Silos | None = None, **options: Any) -> li
 
 
 def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(setup, make_round):
-    """Also of clients that take no part; and whatever the keyword is called."""
+    """Also of clients that take no part. The types of the step say what is each client's own."""
     start, by_client = {"m": torch.ones(1)}, {c: f"{at}/0" for at, c in enumerate(NAMES)}
     model = Model(setup.network, {}, {"w": torch.arange(20.0)[:, None]}, ClientStateRefs("c", by_client), tuple(NAMES))
     one = ClientStore("nowhere")
@@ -64,7 +74,9 @@ def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(setup
         make_round(setup, clients=NAMES[:9], workers=3, stack=3),
         kept=ClientStateRefs("kept", by_client, start),
         shares=MappingProxyType(by_client),
-        deep={"sections": [(one, by_client)], "models": (model, 3)},
+        sections=[(one, by_client)],
+        deep={"models": (model, 3)},
+        untyped=by_client,
         weights=start,
         names=NAMES,
     )
@@ -74,7 +86,8 @@ def test_a_cohort_is_given_what_its_own_clients_hold_and_nothing_of_others(setup
         own = {c: by_client[c] for c in cohort.clients}
         assert options["kept"] == ClientStateRefs("kept", own, start)
         assert options["shares"] == own
-        assert options["deep"]["sections"] == [(one, own)]
+        assert options["sections"] == [(one, own)]
+        assert options["untyped"] == by_client
         theirs, three = options["deep"]["models"]
         assert (theirs.clients, theirs.context.refs, three) == (cohort.clients, own, 3)
         assert theirs.personal["w"][:, 0].tolist() == [NAMES.index(c) for c in cohort.clients]
