@@ -86,10 +86,19 @@ def rollback(data: WithData = False, overrides: Overrides = None, json: Json = F
         session.print_result(roll_back(project, data), print_decision)
 
 
-def print_decision(decision: "Decision", console: "PlainConsole") -> None:
-    """Print what was decided, on which numbers, and why."""
+def _print_difference(decision: "Decision", console: "PlainConsole") -> None:
+    """Print the difference from the champion, and which model may have been trained on these test rows."""
     from flows.results.registry.register_candidates import older_sentence
 
+    against = decision["against"]
+    if against and "why_not" not in against:
+        console.print(f"difference    {against['sentence']}")
+        if older := older_sentence(against):
+            console.print(f"caution       {older}")
+
+
+def print_decision(decision: "Decision", console: "PlainConsole") -> None:
+    """Print what was decided, on which numbers, and why."""
     name = f"version {decision['version']} ({decision['run']})"
     if decision["decision"] == "refused":
         console.print(f"not promoted  {name}")
@@ -97,11 +106,7 @@ def print_decision(decision: "Decision", console: "PlainConsole") -> None:
         console.print(f"champion      {name}")
         if decision["champion"]:
             console.print(f"before        version {decision['champion']}")
-    against = decision["against"]
-    if against and "why_not" not in against:
-        console.print(f"difference    {against['sentence']}")
-        if older := older_sentence(against):
-            console.print(f"caution       {older}")
+    _print_difference(decision, console)
     for line in _quoted_lines(decision.get("comparison"), decision["reason"]):
         console.print(line)
     console.print(f"reason        {decision['reason']}")
@@ -238,9 +243,7 @@ def print_watch(answer: "WatchAnswer", console: "PlainConsole") -> None:
             console.print(f"diagnosis     {answer['diagnosis']}")
         if answer["comparison"]:
             console.print(f"comparison    runs/{answer['comparison']}")
-        against = answer["decision"]["against"]
-        if against and "why_not" not in against:
-            console.print(f"difference    {against['sentence']}")
+        _print_difference(answer["decision"], console)
     console.print(answer["sentence"])
 
 

@@ -124,7 +124,7 @@ def notes_of_best(folder: RunFolder, reported: int, last: int, quantity: TaskMet
         return []
     sentence = (
         f"{quantity.label} on validation rows was worse at the end than in the best round, which is reported "
-        "(evaluation.report is best). Fewer training.rounds are enough."
+        "(evaluation.report is best). Only a longer run shows whether more training.rounds help."
     )
     return [{"about": "training", "sentence": sentence}]
 

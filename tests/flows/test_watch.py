@@ -228,6 +228,10 @@ def test_screen_and_history_say_who_was_not_checked_and_what_may_be_missed() -> 
     answer = make_answer("kept", "Version 1 stays the champion.") | saw | {"decision": decision}
     assert "not checked   west: it did not report: too few changed.\n" in shown(print_watch, answer)
     assert "not seen      In 135 new rows of north, x.\n" in shown(print_watch, answer)
+    against = {"sentence": "a is better", "older": ["b"]}
+    caution = "difference    a is better\ncaution       b: it was trained on other data, and unless"
+    assert caution in shown(print_watch, answer | {"decision": decision | {"against": against}})
+    assert "caution" not in shown(print_watch, answer | {"decision": decision | {"against": against | {"older": []}}})
     assert shown(print_history, {"decisions": [decision]}).count("not checked, or only in part: west") == 1
     trained = decision | {"reason": "its interval is not above zero"}
     assert shown(print_history, {"decisions": [trained]}).count("not checked, or only in part: west; its interval") == 1

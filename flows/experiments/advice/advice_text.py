@@ -97,7 +97,7 @@ def _losses_by(advised: str, comparison: ComparisonConclusions, quantity: TaskMe
     gains = over_alone["methods"].get(advised) if over_alone else None
     if not gains or not gains["compared"]:
         return []
-    losers = losers_text(gains["worse"], gains["certain_worse"], gains["compared"], "silo")
+    losers = losers_text(gains["worse"], gains["certain_worse"], gains["compared"], "silo", len(gains["untested"]))
     most = _greatest_losses(gains, quantity)
     return [f"With {NAMES.get(advised, advised)}, {losers}, against training alone{most}."]
 

@@ -203,6 +203,7 @@ def _gains_of_method(method: str, found: Measured, overall: Difference, quantity
     certain = {client: sides[client] for client in tested if corrected[client] <= LEVEL}
     worse, compared = sum(side < 0 for side in sides.values()), sum(math.isfinite(d.mean) for d in measured.values())
     certain_worse = [client for client, side in certain.items() if side < 0]
+    untested = [c for c, d in measured.items() if c not in corrected and math.isfinite(d.mean)]
     mean = _interval(overall, quantity)
     return {
         **mean,
@@ -212,10 +213,12 @@ def _gains_of_method(method: str, found: Measured, overall: Difference, quantity
         "certain_better": [client for client, side in certain.items() if side > 0],
         "certain_worse": certain_worse,
         "left_out": [c for c in metrics[1] if c in metrics[0] and c not in measured],
-        "untested": [c for c, d in measured.items() if c not in corrected and math.isfinite(d.mean)],
+        "untested": untested,
         **_spread(*metrics, quantity),
         "clients": {c: _client_record(d, corrected.get(c)) for c, d in measured.items()},
-        "sentence": gain_sentence(method, mean, losers_text(worse, certain_worse, compared, "client"), quantity),
+        "sentence": gain_sentence(
+            method, mean, losers_text(worse, certain_worse, compared, "client", len(untested)), quantity
+        ),
     }
 
 
@@ -226,10 +229,12 @@ def gain_sentence(method: str, gain: MeanGain, losers: str, quantity: TaskMetric
     return f"{method} {_average(gain['mean'], gain['distinguishable'], quantity)}; {losers}."
 
 
-def losers_text(losers: int, certain: Sequence[str], compared: int, noun: str) -> str:
-    """Return `3 of 9 clients lose, c04 certainly`, with a noun for clients."""
+def losers_text(losers: int, certain: Sequence[str], compared: int, noun: str, untested: int) -> str:
+    """Return `3 of 9 clients lose, c04 certainly`, with a noun for clients and how many had too few rows for a test."""
     names = f"{some(certain, _NAMES)} certainly" if certain else "none certainly"
     count = f"{losers} of {compared} {noun}s lose{'s' if losers == 1 else ''}"
+    if untested:
+        names += f" ({untested} of {compared} {'has' if untested == 1 else 'have'} too few test rows to tell)"
     return f"{count}, {names}" if losers else f"none of {compared} {noun}s loses"
 
 

@@ -101,4 +101,5 @@ def test_it_is_said_where_validation_became_worse_after_the_round_that_is_report
     best = folder.best_round(len(curve), quantity)[1]
     notes = notes_of_best(folder, best, len(curve), quantity)
     assert [BEST in note["sentence"] for note in notes] == [True] * said
+    assert not any("Fewer" in note["sentence"] for note in notes)  # a longer run is often better
     assert notes_of_best(folder, len(curve), len(curve), quantity) == []  # evaluation.report is last

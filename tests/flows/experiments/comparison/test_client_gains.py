@@ -142,6 +142,7 @@ def test_a_client_with_fewer_than_ten_test_rows_has_a_difference_and_no_certaint
     found = gains({"few": -np.ones((3, 9)), "ten": -np.ones((3, 10))})
     assert found["clients"]["few"] == {"difference": -1.0, "low": None, "high": None, "p": None, "p_holm": None}
     assert (found["worse"], found["certain_worse"], found["untested"]) == (2, ["ten"], ["few"])
+    assert found["sentence"].endswith("2 of 2 clients lose, ten certainly (1 of 2 has too few test rows to tell).")
     assert found["clients"]["ten"]["p_holm"] == pytest.approx(stats.binomtest(0, 10).pvalue)
 
 
