@@ -133,8 +133,8 @@ def of_gaps(report: DiagnosisFacts) -> list[str]:
     if gaps["crowded"] and not report["query"]["pictures"]:
         lines.append(
             f"Differences within {listed(gaps['crowded'])} cannot be seen: nearly all values lie in one or two of "
-            f"{report['query']['bins']} bins, as a few extreme values cause. Declare `low` and `high` under data.features, "
-            "or `kind: categorical` for a few different values."
+            f"{report['query']['bins']} bins, as a few extreme values cause, or those of an earlier report. "
+            "Declare `low` and `high` under data.features, or `kind: categorical` for a few different values."
         )
     return lines
 

@@ -133,7 +133,7 @@ def _step_of_far_values(report: DiagnosisFacts, codes: Mapping[str, Mapping[str,
     sides = [rows for by_silo in codes.values() for rows in by_silo.values()]
     examples = [text for side, text in enumerate(('"-999"', '"9999"')) if any(rows[side] for rows in sides)]
     return [
-        f"{start} If they are a code for missing values, list it under data.source, as in "
+        f"{start} If they are a code for missing values, list it under data.source, here and in owner.yaml, as in "
         f"`na_values: [{', '.join(examples)}]` with `missing: drop_rows` or a fill, partition and diagnose again; otherwise "
         "correct them."
     ]

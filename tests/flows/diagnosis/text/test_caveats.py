@@ -410,7 +410,8 @@ def test_a_code_for_missing_values_is_named_before_other_causes_with_the_line_to
     )
     assert next_steps(report) == [
         "Look at the values of crp at b that lie apart, below all others. If they are a code for missing values, list it "
-        'under data.source, as in `na_values: ["-999"]` with `missing: drop_rows` or a fill, partition and diagnose again; '
+        "under data.source, here and in owner.yaml, as in "
+        '`na_values: ["-999"]` with `missing: drop_rows` or a fill, partition and diagnose again; '
         "otherwise correct them."
     ]
     assert "na_values" not in " ".join([*notes(report | {"label": ""}), *next_steps(report | {"label": ""})])
@@ -429,7 +430,8 @@ def test_a_code_at_one_silo_explains_no_difference_at_another(silo, is_checked, 
     steps = next_steps(a_report([["a"], ["b", "c"]], pairs, lines, label="sepsis", not_compared=[codes]))
     assert steps[0] == (
         f"Look at the values of crp at {silo} that lie apart, above all others. If they are a code for missing values, "
-        'list it under data.source, as in `na_values: ["9999"]` with `missing: drop_rows` or a fill, partition and diagnose '
+        "list it under data.source, here and in owner.yaml, as in "
+        '`na_values: ["9999"]` with `missing: drop_rows` or a fill, partition and diagnose '
         "again; otherwise correct them."
     )
     check = "Check at a why crp differs: other cases (case mix), or another way of measuring."
@@ -443,7 +445,8 @@ def test_codes_of_several_features_are_one_line_to_set(a_report, a_pair, a_line)
     )
     assert next_steps(report)[0] == (
         "Look at the values of crp at b that lie apart, below all others; of ldh at a that lie apart, above all others. If "
-        'they are a code for missing values, list it under data.source, as in `na_values: ["-999", "9999"]` with '
+        "they are a code for missing values, list it under data.source, here and in owner.yaml, as in "
+        '`na_values: ["-999", "9999"]` with '
         "`missing: drop_rows` or a fill, partition and diagnose again; otherwise correct them."
     )
 
