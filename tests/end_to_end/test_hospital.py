@@ -105,7 +105,8 @@ def test_a_table_with_a_rare_class_is_compared_by_the_area_and_names_the_silos_t
     assert "south" in gains["certain_worse"]
     assert gains["clients"]["south"]["difference"] < -0.2
     lost, single = compared["gains"]["sentences"]
-    assert lost.endswith(f" of 4 clients lose, {', '.join(gains['certain_worse'])} certainly.")
+    untested = f"({len(gains['untested'])} of 4 have too few test rows to tell)"
+    assert lost.endswith(f" of 4 clients lose, {', '.join(gains['certain_worse'])} certainly {untested}.")
     assert single == "hills has no difference, since one class has a single row among its test rows."
     undefined = "1 client had no auc, since its test rows have one class: means leave it out."
     assert undefined in [note["sentence"] for note in compared["notes"]]
